@@ -1,0 +1,33 @@
+"""Every setting of a run, as dataclasses that OmegaConf reads; nothing here imports torch."""
+
+from flashreinforce_molt.config.errors import SettingError
+from flashreinforce_molt.config.schema import (
+    CheckpointConfig,
+    Config,
+    EngineConfig,
+    EnvironmentConfig,
+    EvaluationConfig,
+    ModelConfig,
+    ObjectiveConfig,
+    OptimConfig,
+    RolloutConfig,
+    TelemetryConfig,
+    TrainConfig,
+    WarmStartConfig,
+)
+
+__all__ = [
+    "CheckpointConfig",
+    "Config",
+    "EngineConfig",
+    "EnvironmentConfig",
+    "EvaluationConfig",
+    "ModelConfig",
+    "ObjectiveConfig",
+    "OptimConfig",
+    "RolloutConfig",
+    "SettingError",
+    "TelemetryConfig",
+    "TrainConfig",
+    "WarmStartConfig",
+]

@@ -1,0 +1,223 @@
+"""Every setting of a run. The line under a field is its documentation; `docs/settings.md` is made from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from flashreinforce_molt.config.field import setting
+
+
+@dataclass
+class ModelConfig:
+    """The policy: a Hugging Face causal language model."""
+
+    id: str | None = None
+    """Hugging Face model id or a local directory; leave empty to build `model.config` from scratch."""
+    revision: str | None = None
+    """Commit of the model repository that is used; ignored for a local directory."""
+    config: dict[str, Any] = setting({})
+    """Hugging Face configuration (with `model_type`) of a small model initialised here, with a character tokenizer."""
+    alphabet: str = "abcdefghijklmnopqrstuvwxyz0123456789+-*=>.,:?() "
+    """Characters that the tokenizer built for `model.config` knows."""
+    dtype: str = setting("float32", choices=("float32", "bfloat16"))
+    """Precision of the weights in the learner and in the rollout workers."""
+    attention: str = setting("sdpa", choices=("sdpa", "eager", "flash_attention_2"))
+    """Attention implementation asked of transformers for the learner."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass, to save memory."""
+    trust_remote_code: bool = False
+    """Run Python code that the model repository ships; off unless asked for."""
+
+
+@dataclass
+class EnvironmentConfig:
+    """What the agent acts in."""
+
+    name: str = "reasoning_gym"
+    """Registered environment, see `flashreinforce_molt.environments`."""
+    options: dict[str, Any] = setting({})
+    """Options of that environment, checked by it before any model loads."""
+    max_turns: int = setting(1, minimum=1)
+    """Model turns in one trajectory before it is ended with the reason `turn_limit`."""
+    step_timeout_s: float = setting(30.0, above=0)
+    """Seconds that one environment step may take before the trajectory is dropped as `environment_timeout`."""
+
+
+@dataclass
+class RolloutConfig:
+    """Sampling, and how far the rollout workers may run ahead of the learner."""
+
+    in_flight: int = setting(64, minimum=1)
+    """Trajectories that are being generated at the same time, over all workers."""
+    queue_depth: int = setting(1, minimum=1)
+    """Finished batches that may wait for the learner before no new trajectory is started."""
+    max_policy_lag: int | None = setting(None, minimum=0)
+    """Largest policy lag a trained token may have; empty: no bound, the lag is still measured."""
+    publication: str = setting("in_flight", choices=("in_flight", "between_trajectories"))
+    """New weights enter between two tokens, or only once every running trajectory of a worker has ended."""
+    temperature: float = setting(1.0, above=0)
+    """Sampling temperature; the learner divides its logits by the same number."""
+    top_p: float = setting(1.0, above=0, maximum=1)
+    """Nucleus of training samples; below 1 truncates support and needs `rollout.allow_truncated_sampling`."""
+    top_k: int = setting(0, minimum=0)
+    """Keep only the k likeliest tokens; 0 keeps all; other values need `rollout.allow_truncated_sampling`."""
+    min_p: float = setting(0.0, minimum=0, maximum=1)
+    """Drop tokens below this share of the likeliest; above 0 needs `rollout.allow_truncated_sampling`."""
+    repetition_penalty: float = setting(1.0, above=0)
+    """1 is none; other values need `rollout.allow_truncated_sampling`."""
+    allow_truncated_sampling: bool = False
+    """Accept sampling without full support although the importance ratio is then wrong."""
+    max_new_tokens: int = setting(64, minimum=1)
+    """Policy tokens in one trajectory, over all its turns."""
+    max_turn_tokens: int | None = setting(None, minimum=1)
+    """Policy tokens in one turn; empty: only the trajectory's limit holds."""
+    max_context_tokens: int = setting(256, minimum=2)
+    """Prompt, policy and observation tokens of one trajectory together."""
+
+
+@dataclass
+class ObjectiveConfig:
+    """The FlashREINFORCE objective; every field is a keyword of `flashreinforce_loss`."""
+
+    delta: float = setting(3e-3, minimum=0)
+    """Trust region: largest mean Bernoulli KL of an admitted trajectory (Eq. 8)."""
+    gate: str = setting("sequence", choices=("sequence", "token", "none"))
+    """Unit that the trust region admits or rejects; the method uses whole trajectories."""
+    negative_token_fraction: float = setting(1.0, minimum=0, maximum=1)
+    """Share of highest-entropy tokens kept in failed trajectories (Appendix C); 1 keeps all."""
+    aggregation: str = setting("sample-mean", choices=("sample-mean", "token-mean", "constant-length"))
+    """How token terms are averaged; the method gives every trajectory the same weight (Eq. 9)."""
+    constant_length: int | None = setting(None, minimum=1)
+    """Divisor of `constant-length` aggregation, in tokens."""
+    importance_correction: bool = True
+    """Weigh tokens by the importance ratio; off also switches the gate off (ablation)."""
+    ratio_gradient: str = setting("detached", choices=("detached", "through"))
+    """Gradient form: score function with a detached ratio (Eq. 11), or through the ratio (Appendix A)."""
+    log_ratio_limit: float | None = setting(30.0, above=0)
+    """Numerical clamp of the log-ratio; empty: an overflow of an admitted token stops the run by name."""
+
+
+@dataclass
+class OptimConfig:
+    """AdamW and its schedule."""
+
+    lr: float = setting(1e-6, above=0)
+    """Peak learning rate."""
+    beta1: float = setting(0.9, minimum=0, maximum=0.9999)
+    """AdamW first-moment decay."""
+    beta2: float = setting(0.95, minimum=0, maximum=0.99999)
+    """AdamW second-moment decay."""
+    eps: float = setting(1e-8, above=0)
+    """AdamW denominator term."""
+    weight_decay: float = setting(0.1, minimum=0)
+    """Decoupled weight decay."""
+    max_grad_norm: float = setting(1.0, above=0)
+    """Global gradient norm above which gradients are scaled down."""
+    schedule: str = setting("cosine", choices=("cosine", "constant"))
+    """Shape after warm-up."""
+    warmup_fraction: float = setting(0.03, minimum=0, maximum=1)
+    """Share of the updates in which the learning rate rises linearly."""
+    min_lr_fraction: float = setting(0.1, minimum=0, maximum=1)
+    """Floor of the cosine, as a share of the peak."""
+
+
+@dataclass
+class TrainConfig:
+    """The updates."""
+
+    updates: int = setting(100, minimum=1)
+    """Optimizer steps; each takes one fresh batch and discards it."""
+    batch_size: int = setting(128, minimum=2)
+    """Trajectories in one update."""
+    micro_batch_size: int | None = setting(None, minimum=1)
+    """Trajectories in one forward pass; empty: the whole batch at once."""
+    logprob_chunk_tokens: int = setting(4096, minimum=1)
+    """Tokens whose vocabulary logits exist at the same time in the learner."""
+
+
+@dataclass
+class WarmStartConfig:
+    """Supervised steps before the first update, for models initialised here; never part of the method."""
+
+    steps: int = setting(0, minimum=0)
+    """Supervised steps on demonstrations of the environment; 0 switches the warm start off."""
+    batch_size: int = setting(64, minimum=1)
+    """Demonstrations in one step."""
+    lr: float = setting(2e-3, above=0)
+    """AdamW learning rate of the warm start."""
+    correct_fraction: float = setting(0.5, minimum=0, maximum=1)
+    """Share of demonstrations that are right; the others are plausible wrong answers."""
+
+
+@dataclass
+class EvaluationConfig:
+    """Held-out evaluation by the learner's current weights."""
+
+    every: int = setting(0, minimum=0)
+    """Updates between evaluations; 0: only before the first and after the last update."""
+    size: int = setting(256, minimum=0)
+    """Held-out tasks; 0 switches evaluation off."""
+    samples: int = setting(1, minimum=1)
+    """Sampled answers for each task."""
+    temperature: float = setting(1.0, above=0)
+    """Sampling temperature of the evaluation."""
+    top_p: float = setting(1.0, above=0, maximum=1)
+    """Nucleus of the evaluation; truncation is allowed here."""
+
+
+@dataclass
+class EngineConfig:
+    """Where and how the run executes."""
+
+    mode: str = setting("async", choices=("async", "sync"))
+    """Asynchronous, or strictly one batch after the other with the same code."""
+    deterministic: bool = False
+    """Bit-identical runs for a seed on the same machine and versions; implies lockstep with one worker."""
+    workers: int = setting(1, minimum=1)
+    """Rollout worker processes."""
+    threads: int = setting(1, minimum=1)
+    """Torch threads in each process."""
+    device: str = setting("cpu", choices=("cpu", "cuda"))
+    """Device of the learner and of the rollout workers."""
+
+
+@dataclass
+class CheckpointConfig:
+    """What is kept on disk."""
+
+    every: int = setting(0, minimum=0)
+    """Updates between checkpoints; 0: only the last one."""
+    keep: int = setting(2, minimum=1)
+    """Newest checkpoints that are kept."""
+
+
+@dataclass
+class TelemetryConfig:
+    """What is reported, besides `metrics.jsonl`."""
+
+    tensorboard: bool = True
+    """Write TensorBoard events into the run directory."""
+    live: str = setting("auto", choices=("auto", "always", "never"))
+    """Live view in a terminal, plain lines otherwise; `auto` decides by the terminal."""
+    dump_trajectories: int = setting(0, minimum=0)
+    """Trajectories of each update that are saved under `trajectories/`; 0: none."""
+
+
+@dataclass
+class Config:
+    """A whole run."""
+
+    seed: int = setting(0, minimum=0)
+    """Seed of initialisation, data order and sampling."""
+    model: ModelConfig = field(default_factory=ModelConfig)
+    environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    warm_start: WarmStartConfig = field(default_factory=WarmStartConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)

@@ -1,0 +1,1 @@
+"""Recipes as package data; see `flashreinforce_molt.recipes`."""
