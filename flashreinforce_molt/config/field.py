@@ -14,13 +14,13 @@ def setting(
     minimum: float | None = None,
     above: float | None = None,
     maximum: float | None = None,
+    hint: str | None = None,
 ) -> Any:
     """A dataclass field whose limits the recipe loader enforces.
 
-    `minimum` and `maximum` are inclusive, `above` is exclusive. A dict default becomes a fresh dict.
+    `minimum` and `maximum` are inclusive, `above` is exclusive. `hint` is what a person reads after a value
+    outside the limits: why they exist, or which other setting is meant.
     """
-    limits = {"choices": choices, "minimum": minimum, "above": above, "maximum": maximum}
+    limits = {"choices": choices, "minimum": minimum, "above": above, "maximum": maximum, "hint": hint}
     metadata = {name: limit for name, limit in limits.items() if limit is not None}
-    if isinstance(default, dict):
-        return field(default_factory=lambda: dict(default), metadata=metadata)
     return field(default=default, metadata=metadata)

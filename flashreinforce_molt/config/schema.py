@@ -16,7 +16,7 @@ class ModelConfig:
     """Hugging Face model id or a local directory; leave empty to build `model.config` from scratch."""
     revision: str | None = None
     """Commit of the model repository that is used; ignored for a local directory."""
-    config: dict[str, Any] = setting({})
+    config: dict[str, Any] = field(default_factory=dict)
     """Hugging Face configuration (with `model_type`) of a small model initialised here, with a character tokenizer."""
     alphabet: str = "abcdefghijklmnopqrstuvwxyz0123456789+-*=>.,:?() "
     """Characters that the tokenizer built for `model.config` knows."""
@@ -36,7 +36,7 @@ class EnvironmentConfig:
 
     name: str = "reasoning_gym"
     """Registered environment, see `flashreinforce_molt.environments`."""
-    options: dict[str, Any] = setting({})
+    options: dict[str, Any] = field(default_factory=dict)
     """Options of that environment, checked by it before any model loads."""
     max_turns: int = setting(1, minimum=1)
     """Model turns in one trajectory before it is ended with the reason `turn_limit`."""
