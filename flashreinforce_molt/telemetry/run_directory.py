@@ -1,0 +1,232 @@
+"""The directory of one run: made safely, and told what ran in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import platform
+import shlex
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from flashreinforce_molt import __version__
+from flashreinforce_molt.telemetry.redaction import redact
+
+CONFIG_FILE = "config.yaml"
+PROVENANCE_FILE = "provenance.json"
+
+_REPORTED_PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "numpy",
+    "omegaconf",
+    "reasoning-gym",
+    "rich",
+    "tensorboard",
+    "math-verify",
+    "molt-rl",
+    "ray",
+    "vllm",
+    "megatron-core",
+    "nemo-toolkit",
+)
+
+
+class RunDirectoryError(ValueError):
+    """The run directory cannot be used as asked; the message names the path and the fix."""
+
+
+def create_run_directory(path: str | os.PathLike[str], *, resume: bool = False) -> Path:
+    """Make the directory of a new run, or take an existing one to resume; returns its absolute path.
+
+    Only its owner may enter a new one (0o700). An existing one loses write permission for everybody else.
+    """
+    directory = Path(path).expanduser().absolute()
+    if directory.exists() and not directory.is_dir():
+        raise RunDirectoryError(f"{directory} is a file; choose another --output")
+    exists = directory.is_dir()
+    try:
+        occupied = exists and any(directory.iterdir())
+        if resume and not occupied:
+            raise RunDirectoryError(
+                f"{directory} {'is empty' if exists else 'does not exist'}, so there is nothing to resume; "
+                "leave out --resume, or give the --output of the run to continue"
+            )
+        if occupied and not resume:
+            raise RunDirectoryError(
+                f"{directory} is not empty; choose another --output, or continue the run in it with --resume"
+            )
+        _make_directories(directory)
+        mode = stat.S_IMODE(directory.stat().st_mode)
+        if mode & stat.S_IWOTH:
+            directory.chmod(mode & ~stat.S_IWOTH)
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise RunDirectoryError(f"{directory} is not writable; choose another --output")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise RunDirectoryError(f"{directory} cannot be used: {reason}; choose another --output") from error
+    return directory
+
+
+def _make_directories(directory: Path) -> None:
+    if directory.is_dir():
+        return
+    for parent in reversed(directory.parents):
+        if not parent.is_dir():
+            parent.mkdir(0o755, exist_ok=True)
+    directory.mkdir(0o700, exist_ok=True)
+
+
+def write_atomically(path: str | os.PathLike[str], content: str | bytes) -> None:
+    """Write a file so that a crash leaves the old one or the new one, never a part: aside, fsync, rename."""
+    target = Path(path)
+    data = content.encode("utf-8") if isinstance(content, str) else content
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fchmod(file.fileno(), 0o644 & ~_umask())
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    parent = os.open(target.parent, os.O_RDONLY)
+    try:
+        os.fsync(parent)
+    finally:
+        os.close(parent)
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def write_config(run_dir: str | os.PathLike[str], config: Any) -> Path:
+    """Write the resolved settings (dataclass, OmegaConf or dict), without secrets, as `config.yaml`."""
+    import yaml
+
+    path = Path(run_dir) / CONFIG_FILE
+    text = yaml.safe_dump(redact(_as_dict(config)), sort_keys=False, allow_unicode=True, width=110)
+    write_atomically(path, text)
+    return path
+
+
+def _as_dict(config: Any) -> Any:
+    from omegaconf import OmegaConf
+
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        config = OmegaConf.structured(config)
+    elif isinstance(config, Mapping):
+        config = OmegaConf.create(dict(config))
+    return OmegaConf.to_container(config, resolve=True)
+
+
+def write_provenance(
+    run_dir: str | os.PathLike[str],
+    *,
+    recipe: str | None,
+    variants: Sequence[str] = (),
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+    engine: str | None = None,
+    command: Sequence[str] | None = None,
+    extra: Mapping[str, Any] | None = None,
+) -> Path:
+    """Write `provenance.json`: what ran, from which code, with which versions, and where each setting came from.
+
+    `settings` is {name: {"value": ..., "source": ...}}; `command` defaults to this process's own command line.
+    """
+    path = Path(run_dir) / PROVENANCE_FILE
+    content = {
+        "package": "flashreinforce_molt",
+        **_circumstances(command),
+        "recipe": recipe,
+        "variants": list(variants),
+        "engine": engine,
+        "settings": {name: dict(setting) for name, setting in (settings or {}).items()},
+        "resumes": [],
+        **(extra or {}),
+    }
+    _write_json(path, content)
+    return path
+
+
+def record_resume(
+    run_dir: str | os.PathLike[str], update: int, *, command: Sequence[str] | None = None
+) -> None:
+    """Add to `provenance.json` that the run continued after `update`, with the code and versions of now."""
+    path = Path(run_dir) / PROVENANCE_FILE
+    try:
+        content = json.loads(path.read_text("utf-8"))
+        resumes = content.setdefault("resumes", [])
+        resumes.append({"update": update, **_circumstances(command)})
+    except FileNotFoundError:
+        raise RunDirectoryError(
+            f"{path} is missing, so the run cannot be continued honestly; start a new one"
+        ) from None
+    except (ValueError, AttributeError) as error:
+        raise RunDirectoryError(f"{path} is damaged ({error}); restore it, or start a new run") from None
+    _write_json(path, content)
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    write_atomically(path, json.dumps(redact(content), indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+def _circumstances(command: Sequence[str] | None) -> dict[str, Any]:
+    words = [sys.executable and "python", *sys.argv] if command is None else list(command)
+    return {
+        "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "command": shlex.join(redact([str(word) for word in words])),
+        "version": __version__,
+        "git": _git_state(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "versions": _installed_versions(),
+    }
+
+
+def _installed_versions() -> dict[str, str]:
+    versions = {}
+    for name in _REPORTED_PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _git_state() -> dict[str, Any] | None:
+    """Commit and dirty flag of the checkout that this package runs from; None for an installed package."""
+    package = Path(__file__).resolve().parent.parent
+    try:
+        top = _git(package, "rev-parse", "--show-toplevel")
+        if Path(top).resolve() != package.parent:
+            return None  # installed inside somebody else's repository
+        return {
+            "commit": _git(package, "rev-parse", "HEAD"),
+            "dirty": bool(_git(package, "status", "--porcelain", "--untracked-files=no")),
+        }
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(directory: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(directory), *arguments], capture_output=True, text=True, timeout=10, check=True
+    )
+    return done.stdout.strip()
