@@ -1,0 +1,101 @@
+"""Trajectories in one plain file: safetensors arrays, and the rest as JSON in its header."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from flashreinforce_molt.trajectory.record import Trajectory
+
+FORMAT = "flashreinforce-trajectories"
+VERSION = "1"
+_ARRAYS = {
+    "tokens": np.int64,
+    "action_mask": np.bool_,
+    "behavior_log_probs": np.float32,
+    "policy_versions": np.int64,
+}
+_SCALARS = (
+    "trajectory_id",
+    "prompt_id",
+    "reward",
+    "failed",
+    "finish_reason",
+    "finished_version",
+    "info",
+    "row_lengths",
+)
+
+
+def save_trajectories(path: str | os.PathLike[str], trajectories: Iterable[Trajectory]) -> None:
+    """Write all trajectories to one file; a reader sees the old file or the whole new one."""
+    trajectories, path = list(trajectories), Path(path)
+    arrays = {
+        name: np.concatenate(
+            [np.empty(0, dtype), *(getattr(trajectory, name) for trajectory in trajectories)]
+        )
+        for name, dtype in _ARRAYS.items()
+    }
+    records = [
+        {name: getattr(trajectory, name) for name in _SCALARS} | {"length": trajectory.tokens.size}
+        for trajectory in trajectories
+    ]
+    header = {"format": FORMAT, "version": VERSION, "trajectories": json.dumps(records)}
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(aside, "wb") as file:
+            file.write(save(arrays, header))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def load_trajectories(path: str | os.PathLike[str]) -> list[Trajectory]:
+    """Read what `save_trajectories` wrote, validated anew; a damaged or foreign file is refused by name."""
+    try:
+        with safe_open(os.fspath(path), framework="numpy") as file:
+            header = file.metadata() or {}
+            if header.get("format") != FORMAT:
+                raise ValueError(
+                    f"not a trajectory file (format {header.get('format')!r}, expected {FORMAT!r})"
+                )
+            if header.get("version") != VERSION:
+                raise ValueError(
+                    f"version {header.get('version')!r} of the format, this release reads {VERSION!r}"
+                )
+            return _trajectories(
+                json.loads(header["trajectories"]), {name: file.get_tensor(name) for name in _ARRAYS}
+            )
+    except (SafetensorError, ValueError, LookupError, TypeError) as fault:
+        raise ValueError(f"{os.fspath(path)}: {fault}") from fault
+
+
+def _trajectories(records: list[dict[str, Any]], arrays: dict[str, np.ndarray]) -> list[Trajectory]:
+    trajectories: list[Trajectory] = []
+    token = sampled = 0
+    for record in records:
+        tokens = slice(token, token := token + record.pop("length"))
+        mask = arrays["action_mask"][tokens]
+        policy = slice(sampled, sampled := sampled + int(np.count_nonzero(mask)))
+        trajectories.append(
+            Trajectory(
+                **record,
+                tokens=arrays["tokens"][tokens],
+                action_mask=mask,
+                behavior_log_probs=arrays["behavior_log_probs"][policy],
+                policy_versions=arrays["policy_versions"][policy],
+            )
+        )
+    for name, used in zip(_ARRAYS, (token, token, sampled, sampled), strict=True):
+        if arrays[name].size != used:
+            raise ValueError(f"{name} holds {arrays[name].size} values, its records {used}")
+    return trajectories
