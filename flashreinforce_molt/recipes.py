@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import importlib.resources
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from flashreinforce_molt.config.catalogue import catalogue
 from flashreinforce_molt.config.errors import SettingError
 from flashreinforce_molt.config.experiment import ENGINES, Check, Experiment, Setting
+from flashreinforce_molt.config.layers import Layers
 from flashreinforce_molt.config.recipe_file import (
     MAX_FILE_LENGTH,
     Assignment,
@@ -25,7 +21,7 @@ from flashreinforce_molt.config.recipe_file import (
     read_recipe,
     unknown,
 )
-from flashreinforce_molt.config.schema import Config
+from flashreinforce_molt.config.strict_yaml import NAME
 from flashreinforce_molt.config.typed import show
 from flashreinforce_molt.config.validate import DERIVATIONS, run_checks
 
@@ -39,8 +35,6 @@ __all__ = [
     "load_experiment",
     "resolve_experiment",
 ]
-
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
 @dataclass(frozen=True)
@@ -103,26 +97,23 @@ def resolve_experiment(
     shelf = _Shelf(recipes_dir)
     file = shelf.read(recipe)
     problems = list(file.problems)
-    layers = _Layers(problems)
+    layers = Layers()
 
     if file.extends is not None:
-        base = shelf.read(file.extends, beside=recipe)
+        base = shelf.read(file.extends, asked_by=recipe)
         problems.extend(base.problems)
         if base.extends is not None:
-            problems.append(
-                problem(
-                    f"recipe {file.name} extends {base.name}, which extends {base.extends}; one step is allowed"
-                )
-            )
+            chain = f"{file.name} extends {base.name}, which extends {base.extends}"
+            problems.append(problem(f"recipe {chain}; a recipe may extend one that stands alone"))
         layers.apply("base", base.assignments)
     layers.apply("recipe", file.assignments)
     for variant in variants:
-        if variant not in file.variants:
-            known = tuple(file.variants)
-            none = "" if known else "; this recipe has no variants"
-            problems.append(problem(f"recipe {file.name}: {unknown('variant', str(variant), known)}{none}"))
-            continue
-        layers.apply(f"variant {variant}", file.variants[variant].assignments)
+        if variant in file.variants:
+            layers.apply(f"variant {variant}", file.variants[variant].assignments)
+        else:
+            none = "" if file.variants else "; this recipe has no variants"
+            message = unknown("variant", str(variant), tuple(file.variants), f"of recipe {file.name}")
+            problems.append(problem(message + none))
     for override in overrides:
         try:
             layers.apply("--set", [parse_override(override)])
@@ -143,10 +134,8 @@ def resolve_experiment(
         settings=layers.settings(),
     )
     broken = {name for check in problems for name in check.settings}
-    experiment = _derived(experiment, layers, broken)
-    checks = [
-        check for check in run_checks(experiment) if check.level == "ok" or not broken & set(check.settings)
-    ]
+    experiment = _with_derived(experiment, layers, broken)
+    checks = [check for check in run_checks(experiment) if not broken & set(check.settings)]
     return Resolution(experiment, (*problems, *checks))
 
 
@@ -168,129 +157,61 @@ def available_recipes(recipes_dir: str | Path | None = None) -> dict[str, Recipe
 
 def _chosen_engine(file: RecipeFile, engine: str | None, problems: list[Check]) -> str:
     if not file.engines:
-        problems.append(
-            problem(f"recipe {file.name} names no engines: it only serves other recipes as a base")
-        )
-        return engine if engine in ENGINES else ENGINES[0]
-    if engine is None:
-        return file.engines[0]
-    if engine not in ENGINES:
-        problems.append(problem(unknown("engine", str(engine), ENGINES)))
-    elif engine not in file.engines:
-        problems.append(
-            problem(
-                f"recipe {file.name} does not run on the engine {engine}; it runs on {', '.join(file.engines)}"
-            )
-        )
+        message = f"recipe {file.name} names no engines: it only serves other recipes as a base"
+    elif engine is None or engine in file.engines:
+        return engine or file.engines[0]
+    elif engine in ENGINES:
+        runs_on = ", ".join(file.engines)
+        message = f"recipe {file.name} does not run on the engine {engine}; it runs on {runs_on}"
     else:
-        return engine
-    return file.engines[0]
+        message = unknown("engine", str(engine), ENGINES)
+    problems.append(problem(message))
+    return file.engines[0] if file.engines else ENGINES[0]
 
 
-def _derived(experiment: Experiment, layers: _Layers, broken: set[str]) -> Experiment:
+def _with_derived(experiment: Experiment, layers: Layers, broken: set[str]) -> Experiment:
     """`experiment` with the derived values; a value that somebody wrote stays."""
     for derive in DERIVATIONS:
         for name, (value, reason) in derive(experiment).items():
             if not experiment.settings[name].written and name not in broken:
                 layers.apply("derived", [Assignment(name, value, reason)])
-    return Experiment(
-        **{**vars(experiment), "config": layers.config(), "settings": layers.settings()},
-    )
-
-
-class _Layers:
-    """What each layer has said about each setting, oldest first."""
-
-    def __init__(self, problems: list[Check]) -> None:
-        self._problems = problems
-        self._said: dict[str, list[tuple[str, Any, str]]] = {
-            name: [("default", copy.deepcopy(spec.default), "default")] for name, spec in catalogue().items()
-        }
-
-    def apply(self, layer: str, assignments: Iterable[Assignment]) -> None:
-        for assignment in assignments:
-            said = self._said[assignment.name]
-            value, source = assignment.value, assignment.source
-            if assignment.inner:
-                below_layer, below, below_source = said[-1]
-                key = ".".join(assignment.inner)
-                value = _with_inner(below, assignment)
-                if below:
-                    source = f"{source} for {key}; the rest {below_layer}: {below_source}"
-            said.append((layer, value, source))
-
-    def settings(self) -> dict[str, Setting]:
-        resolved = {}
-        for name, said in self._said.items():
-            layer, value, source = said[-1]
-            resolved[name] = Setting(name, value, source, layer, tuple(said[:-1]))
-        return resolved
-
-    def config(self) -> Config:
-        nested: dict[str, Any] = {}
-        for name, said in self._said.items():
-            group, _, key = name.rpartition(".")
-            (nested.setdefault(group, {}) if group else nested)[key] = said[-1][1]
-        try:
-            merged = OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.create(nested))
-            return OmegaConf.to_object(merged)  # type: ignore[return-value]
-        except OmegaConfBaseException as error:
-            raise SettingError(f"{error.full_key or 'a setting'}: {error.msg or error}") from error
-
-
-def _with_inner(below: Any, assignment: Assignment) -> dict[str, Any]:
-    value = copy.deepcopy(below) or {}
-    place, path = value, assignment.name
-    *outer, last = assignment.inner
-    for key in outer:
-        path = f"{path}.{key}"
-        place = place.setdefault(key, {})
-        if not isinstance(place, dict):
-            raise SettingError(
-                f"--set {'.'.join((assignment.name, *assignment.inner))}: {path}={show(place)} is not a mapping"
-            )
-    place[last] = assignment.value
-    return value
+        experiment = replace(experiment, config=layers.config(), settings=layers.settings())
+    return experiment
 
 
 class _Shelf:
     """A folder of recipes: the given one, else the checkout's, else the one inside the installed package."""
 
     def __init__(self, folder: str | Path | None) -> None:
+        checkout = Path(__file__).resolve().parent.parent
+        self._shown = "recipes" if folder is None else str(folder)
         if folder is not None:
             self._folder: Any = Path(folder)
-            self._shown = str(folder)
-            if not self._folder.is_dir():
+            if not _exists(self._folder, Path.is_dir):
                 raise SettingError(f"recipes folder {show(str(folder))} does not exist")
-            return
-        checkout = Path(__file__).resolve().parent.parent
-        self._shown = "recipes"
-        if (checkout / "setup.cfg").is_file() and (checkout / "recipes" / "base.yaml").is_file():
+        elif (checkout / "setup.cfg").is_file() and (checkout / "recipes" / "base.yaml").is_file():
             self._folder = checkout / "recipes"
         else:
             self._folder = importlib.resources.files("flashreinforce_molt.shipped_recipes")
 
     def names(self) -> tuple[str, ...]:
-        stems = (
-            entry.name.removesuffix(".yaml")
-            for entry in self._folder.iterdir()
-            if entry.name.endswith(".yaml")
-        )
-        return tuple(sorted(stem for stem in stems if _NAME.fullmatch(stem)))
+        files = (entry.name for entry in self._folder.iterdir() if entry.name.endswith(".yaml"))
+        stems = (name.removesuffix(".yaml") for name in files)
+        return tuple(sorted(stem for stem in stems if NAME.fullmatch(stem)))
 
-    def read(self, recipe: str, beside: str | None = None) -> RecipeFile:
-        """The recipe of that name or path; `beside` is the recipe that asks, whose folder is looked into first."""
+    def read(self, recipe: str | Path, asked_by: str | Path | None = None) -> RecipeFile:
+        """The recipe of that name or path; one that a file extends may stand beside that file."""
         recipe = str(recipe)
-        if beside is not None and _is_path(beside):
-            neighbour = Path(beside).parent / f"{recipe}.yaml"
-            if _NAME.fullmatch(recipe) and neighbour.is_file():
+        if asked_by is not None and _is_path(str(asked_by)) and NAME.fullmatch(recipe):
+            neighbour = Path(asked_by).parent / f"{recipe}.yaml"
+            if neighbour.is_file():
                 return _read(neighbour, recipe, str(neighbour))
-        if _is_path(recipe):
+        if asked_by is None and _is_path(recipe):
             return _read(Path(recipe), Path(recipe).stem, recipe)
         if recipe not in self.names():
-            raise SettingError(
-                f"{unknown('recipe', recipe, self.names())}; a file is given by its path, ending with .yaml"
-            )
+            origin = "" if asked_by is None else f"extended by {asked_by}"
+            message = unknown("recipe", recipe, self.names(), origin)
+            raise SettingError(f"{message}; a file of your own is given by its path, ending with .yaml")
         return _read(self._folder / f"{recipe}.yaml", recipe, f"{self._shown}/{recipe}.yaml")
 
 
@@ -298,13 +219,19 @@ def _is_path(recipe: str) -> bool:
     return recipe.endswith((".yaml", ".yml"))
 
 
-def _read(path: Any, name: str, where: str) -> RecipeFile:
-    if not path.is_file():
-        raise SettingError(f"recipe file {show(where)} does not exist")
-    with path.open("rb") as stream:
-        data = stream.read(MAX_FILE_LENGTH * 4 + 1)
+def _exists(path: Path, is_kind: Callable[[Path], bool]) -> bool:
     try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError:
-        raise SettingError(f"recipe file {show(where)} is not UTF-8 text") from None
+        return is_kind(path)
+    except (OSError, ValueError):  # a name too long, or with a NUL
+        return False
+
+
+def _read(path: Any, name: str, where: str) -> RecipeFile:
+    if isinstance(path, Path) and not _exists(path, Path.is_file):
+        raise SettingError(f"recipe {show(where)} is not a file")
+    try:
+        with path.open("rb") as stream:
+            text = stream.read(4 * MAX_FILE_LENGTH).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"recipe file {show(where)} cannot be read: {error}") from None
     return read_recipe(name, text, where)

@@ -1,6 +1,7 @@
 """Every setting of a run, as dataclasses that OmegaConf reads; nothing here imports torch."""
 
 from flashreinforce_molt.config.errors import SettingError
+from flashreinforce_molt.config.experiment import Check, Experiment, Setting
 from flashreinforce_molt.config.schema import (
     CheckpointConfig,
     Config,
@@ -17,15 +18,18 @@ from flashreinforce_molt.config.schema import (
 )
 
 __all__ = [
+    "Check",
     "CheckpointConfig",
     "Config",
     "EngineConfig",
     "EnvironmentConfig",
     "EvaluationConfig",
+    "Experiment",
     "ModelConfig",
     "ObjectiveConfig",
     "OptimConfig",
     "RolloutConfig",
+    "Setting",
     "SettingError",
     "TelemetryConfig",
     "TrainConfig",

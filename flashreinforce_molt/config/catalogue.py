@@ -45,7 +45,7 @@ class SettingSpec:
         if self.choices:
             return "one of " + ", ".join(self.choices)
         parts = [
-            f"{word} {limit:g}"
+            f"{word} {limit:,}"
             for word, limit in (("above", self.above), ("at least", self.minimum), ("at most", self.maximum))
             if limit is not None
         ]

@@ -8,7 +8,7 @@ from typing import Any
 from flashreinforce_molt.config.catalogue import SettingSpec, catalogue, groups, nearest
 from flashreinforce_molt.config.errors import SettingError
 from flashreinforce_molt.config.experiment import ENGINES, Check
-from flashreinforce_molt.config.strict_yaml import Items, Scalar, Table, Tree, parse
+from flashreinforce_molt.config.strict_yaml import MAX_DEPTH, NAME, Items, Scalar, Table, Tree, parse
 from flashreinforce_molt.config.typed import MAX_TEXT, checked_text, free_value, show, show_tree, typed_value
 
 MAX_FILE_LENGTH = 256 * 1024
@@ -49,12 +49,11 @@ class RecipeFile:
     problems: tuple[Check, ...]
 
 
-def unknown(what: str, word: str, names: tuple[str, ...]) -> str:
+def unknown(what: str, word: str, names: tuple[str, ...], origin: str = "") -> str:
     """The message for a name that does not exist; it names the nearest three that do."""
+    said = f"unknown {what} {show(word)}" + (f" ({origin})" if origin else "")
     near = nearest(word, names)
-    return (
-        f"unknown {what} {show(word)}; nearest: {', '.join(near)}" if near else f"unknown {what} {show(word)}"
-    )
+    return f"{said}; nearest: {', '.join(near)}" if near else said
 
 
 def problem(message: str, *settings: str) -> Check:
@@ -99,6 +98,10 @@ class _Reader:
         )
 
     def _variant(self, name: str, block: Tree) -> VariantBlock:
+        if not NAME.fullmatch(name):
+            self._mistake(
+                block.line, f"variant {show(name)}: a name is lower-case letters, digits and underscores"
+            )
         table = block if isinstance(block, Table) else Table({}, block.line)
         if table is not block:
             self._mistake(
@@ -221,6 +224,8 @@ def _target(key: str) -> tuple[SettingSpec, tuple[str, ...]]:
             inner = tuple(key[len(spec.name) + 1 :].split("."))
             if not all(inner):
                 raise SettingError(f"--set {show(key)}: a key inside {spec.name} is empty")
+            if len(inner) > MAX_DEPTH:
+                raise SettingError(f"--set {show(key)}: keys are nested more than {MAX_DEPTH} deep")
             for part in inner:
                 checked_text(part, f"--set {show(key)}")
             return spec, inner

@@ -48,15 +48,15 @@ class EnvironmentConfig:
 class RolloutConfig:
     """Sampling, and how far the rollout workers may run ahead of the learner."""
 
-    in_flight: int = setting(64, minimum=1)
+    in_flight: int = setting(64, minimum=1, maximum=100_000)
     """Trajectories that are being generated at the same time, over all workers."""
-    queue_depth: int = setting(1, minimum=1)
+    queue_depth: int = setting(1, minimum=1, maximum=1_000, hint="engine.mode=sync has no queue")
     """Finished batches that may wait for the learner before no new trajectory is started."""
-    max_policy_lag: int | None = setting(None, minimum=0)
+    max_policy_lag: int | None = setting(None, minimum=0, hint="null removes the bound")
     """Largest policy lag a trained token may have; empty: no bound, the lag is still measured."""
     publication: str = setting("in_flight", choices=("in_flight", "between_trajectories"))
     """New weights enter between two tokens, or only once every running trajectory of a worker has ended."""
-    temperature: float = setting(1.0, above=0)
+    temperature: float = setting(1.0, above=0, hint="the logits are divided by it")
     """Sampling temperature; the learner divides its logits by the same number."""
     top_p: float = setting(1.0, above=0, maximum=1)
     """Nucleus of training samples; below 1 truncates support and needs `rollout.allow_truncated_sampling`."""
@@ -72,7 +72,7 @@ class RolloutConfig:
     """Policy tokens in one trajectory, over all its turns."""
     max_turn_tokens: int | None = setting(None, minimum=1)
     """Policy tokens in one turn; empty: only the trajectory's limit holds."""
-    max_context_tokens: int = setting(256, minimum=2)
+    max_context_tokens: int = setting(256, minimum=2, maximum=10_000_000)
     """Prompt, policy and observation tokens of one trajectory together."""
 
 
@@ -80,7 +80,7 @@ class RolloutConfig:
 class ObjectiveConfig:
     """The FlashREINFORCE objective; every field is a keyword of `flashreinforce_loss`."""
 
-    delta: float = setting(3e-3, minimum=0)
+    delta: float = setting(3e-3, minimum=0, hint="to switch the gate off set objective.gate=none")
     """Trust region: largest mean Bernoulli KL of an admitted trajectory (Eq. 8)."""
     gate: str = setting("sequence", choices=("sequence", "token", "none"))
     """Unit that the trust region admits or rejects; the method uses whole trajectories."""
@@ -94,7 +94,7 @@ class ObjectiveConfig:
     """Weigh tokens by the importance ratio; off also switches the gate off (ablation)."""
     ratio_gradient: str = setting("detached", choices=("detached", "through"))
     """Gradient form: score function with a detached ratio (Eq. 11), or through the ratio (Appendix A)."""
-    log_ratio_limit: float | None = setting(30.0, above=0)
+    log_ratio_limit: float | None = setting(30.0, above=0, hint="null removes the clamp")
     """Numerical clamp of the log-ratio; empty: an overflow of an admitted token stops the run by name."""
 
 
@@ -128,7 +128,9 @@ class TrainConfig:
 
     updates: int = setting(100, minimum=1)
     """Optimizer steps; each takes one fresh batch and discards it."""
-    batch_size: int = setting(128, minimum=2)
+    batch_size: int = setting(
+        128, minimum=2, maximum=1_000_000, hint="a reward is compared with the mean of its batch (Eq. 5)"
+    )
     """Trajectories in one update."""
     micro_batch_size: int | None = setting(None, minimum=1)
     """Trajectories in one forward pass; empty: the whole batch at once."""
@@ -160,7 +162,7 @@ class EvaluationConfig:
     """Held-out tasks; 0 switches evaluation off."""
     samples: int = setting(1, minimum=1)
     """Sampled answers for each task."""
-    temperature: float = setting(1.0, above=0)
+    temperature: float = setting(1.0, above=0, hint="the logits are divided by it")
     """Sampling temperature of the evaluation."""
     top_p: float = setting(1.0, above=0, maximum=1)
     """Nucleus of the evaluation; truncation is allowed here."""
@@ -174,9 +176,9 @@ class EngineConfig:
     """Asynchronous, or strictly one batch after the other with the same code."""
     deterministic: bool = False
     """Bit-identical runs for a seed on the same machine and versions; implies lockstep with one worker."""
-    workers: int = setting(1, minimum=1)
+    workers: int = setting(1, minimum=1, maximum=1_024)
     """Rollout worker processes."""
-    threads: int = setting(1, minimum=1)
+    threads: int = setting(1, minimum=1, maximum=1_024)
     """Torch threads in each process."""
     device: str = setting("cpu", choices=("cpu", "cuda"))
     """Device of the learner and of the rollout workers."""
@@ -208,7 +210,7 @@ class TelemetryConfig:
 class Config:
     """A whole run."""
 
-    seed: int = setting(0, minimum=0)
+    seed: int = setting(0, minimum=0, maximum=2**32 - 1)
     """Seed of initialisation, data order and sampling."""
     model: ModelConfig = field(default_factory=ModelConfig)
     environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)

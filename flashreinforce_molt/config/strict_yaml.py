@@ -14,13 +14,15 @@ from typing import Any
 import yaml
 from yaml.composer import Composer
 from yaml.parser import Parser
-from yaml.reader import Reader
+from yaml.reader import Reader, ReaderError
 from yaml.resolver import BaseResolver
 from yaml.scanner import Scanner
 
 from flashreinforce_molt.config.errors import SettingError
 
 MAX_DEPTH = 20
+NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+"""What a recipe or a variant may be called."""
 
 _WHOLE_NUMBER = re.compile(r"[-+]?(0|[1-9][0-9]*(_[0-9]+)*)")
 _NUMBER = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
@@ -105,9 +107,9 @@ class _Composer(Reader, Scanner, Parser, Composer, BaseResolver):
         if event.anchor is not None:
             raise _Refused("anchors and aliases are not supported; write the value out", event.start_mark)
         if event.tag is not None:
+            tag = event.tag.replace("tag:yaml.org,2002:", "!!")[:60]
             raise _Refused(
-                f"the YAML tag {event.tag[:60]!r} is refused: a recipe holds plain values; quote text that begins with '!'",
-                event.start_mark,
+                f"the YAML tag {tag} is refused; quote text that begins with '!'", event.start_mark
             )
         if self._depth >= MAX_DEPTH:
             raise _Refused(f"values are nested more than {MAX_DEPTH} deep", event.start_mark)
@@ -124,27 +126,26 @@ class _Refused(yaml.MarkedYAMLError):
 
 
 def parse(text: str, where: str, *, max_length: int) -> Tree:
-    """The tree of one YAML document; `where` opens every error message, followed by the line."""
+    """The tree of one YAML document; `where` opens every error message, with the line where there are several."""
     if len(text) > max_length:
         raise SettingError(f"{where}: {len(text):,} characters are more than the {max_length:,} allowed")
+    several = "\n" in text.strip()
+
+    def failure(line: int, problem: str) -> SettingError:
+        return SettingError(f"{where}, line {line}: {problem}" if several else f"{where}: {problem}")
+
     try:
-        composer = _Composer(text)
-        node = composer.get_single_node()
+        node = _Composer(text).get_single_node()
         return Scalar("", False, 1) if node is None else _tree(node)
-    except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1 if isinstance(error.position, int) else 1
-        raise SettingError(
-            f"{where}, line {line}: the character #x{ord_of(error.character):04x} is not allowed"
-        ) from None
+    except ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise failure(line, f"the character {error.character!a} is not allowed") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark is not None else 1
-        problem = error.problem or "not valid YAML"
-        raise SettingError(f"{where}, line {line}: {problem}") from None
-
-
-def ord_of(character: Any) -> int:
-    return character if isinstance(character, int) else ord(character[:1] or "\0")
+        words = " ".join(part for part in (error.context, error.problem) if part)
+        raise failure(mark.line + 1 if mark is not None else 1, words or "not valid YAML") from None
+    except (ValueError, OverflowError) as error:  # PyYAML lets chr() fail on an escape beyond Unicode
+        raise failure(1, f"not valid YAML: {error}") from None
 
 
 def _tree(node: Any) -> Tree:

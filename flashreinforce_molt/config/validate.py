@@ -266,7 +266,8 @@ def validate_in_flight(experiment: Experiment) -> list[Check]:
             "error",
             f"{report.say(slots)} does not divide over {report.say(workers)}; use {lower} or {lower + among}",
         )
-    return report.checks(f"{count // among} trajectories in flight on each of {among} workers")
+    per_worker = "" if among == 1 else f", {count // among} on each of {among} workers"
+    return report.checks(f"{count} trajectories in flight{per_worker}")
 
 
 def validate_lag(experiment: Experiment) -> list[Check]:
