@@ -172,10 +172,14 @@ def _chosen_engine(file: RecipeFile, engine: str | None, problems: list[Check]) 
 def _with_derived(experiment: Experiment, layers: Layers, broken: set[str]) -> Experiment:
     """`experiment` with the derived values; a value that somebody wrote stays."""
     for derive in DERIVATIONS:
-        for name, (value, reason) in derive(experiment).items():
-            if not experiment.settings[name].written and name not in broken:
-                layers.apply("derived", [Assignment(name, value, reason)])
-        experiment = replace(experiment, config=layers.config(), settings=layers.settings())
+        changes = [
+            Assignment(name, value, reason)
+            for name, (value, reason) in derive(experiment).items()
+            if not experiment.settings[name].written and name not in broken
+        ]
+        if changes:
+            layers.apply("derived", changes)
+            experiment = replace(experiment, config=layers.config(), settings=layers.settings())
     return experiment
 
 

@@ -1,0 +1,37 @@
+"""What an agent acts in. Environments are found by name and imported on first use."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from typing import Any
+
+from flashreinforce_molt.config import SettingError
+from flashreinforce_molt.environments.base import Demonstration, Environment, Step, Suite, Task, TaskSource
+
+SUITES = {
+    "reasoning_gym": "flashreinforce_molt.environments.reasoning_gym:ReasoningGym",
+}
+"""Name of an environment -> module and class of its suite. `environment.name` also takes such a path itself."""
+
+__all__ = ["SUITES", "Demonstration", "Environment", "Step", "Suite", "Task", "TaskSource", "make_suite"]
+
+
+def make_suite(name: str, options: dict[str, Any]) -> Suite:
+    """Build the suite that `environment.name` and `environment.options` describe.
+
+    Raises SettingError when the name is unknown or the suite refuses an option.
+    """
+    path = SUITES.get(name, name)
+    module, _, attribute = path.partition(":")
+    if not attribute:
+        near = difflib.get_close_matches(name, SUITES, n=3, cutoff=0.3) or sorted(SUITES)
+        raise SettingError(
+            f"environment.name={name!r} is not registered; nearest: {', '.join(near)}. "
+            "Your own suite is named as `package.module:Class`"
+        )
+    try:
+        suite_type = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise SettingError(f"environment.name={name!r}: {path} cannot be imported ({error})") from error
+    return suite_type(**options)

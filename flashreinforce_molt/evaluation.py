@@ -1,0 +1,98 @@
+"""Held-out evaluation with the learner's current weights, by the same decoder and environments as training."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flashreinforce_molt.config import Config
+from flashreinforce_molt.environments.base import Suite, Task
+from flashreinforce_molt.models import Policy
+from flashreinforce_molt.rollout.episodes import Dropped, EpisodeRunner
+from flashreinforce_molt.rollout.generator import SlotGenerator
+from flashreinforce_molt.rollout.plan import limits_of, stop_tokens
+from flashreinforce_molt.rollout.sampling import Sampling
+from flashreinforce_molt.trajectory import Trajectory
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    """Accuracy on held-out tasks: the share of episodes whose environment says that they did not fail."""
+
+    sampled_accuracy: float
+    greedy_accuracy: float
+    constant_answer_baseline: float | None
+    tasks: int
+    samples: int
+
+
+def evaluate(policy: Policy, suite: Suite, tasks: Sequence[Task], config: Config) -> EvaluationResult:
+    """Play every task `evaluation.samples` times sampled and once greedily.
+
+    Raises RuntimeError when an environment gives up: a missing verdict is never counted as a failure.
+    """
+    settings = config.evaluation
+    sampled = Sampling(temperature=settings.temperature, top_p=settings.top_p)
+    right = _solved(policy, suite, list(tasks) * settings.samples, config, sampled)
+    greedy = _solved(policy, suite, tasks, config, Sampling(greedy=True))
+    return EvaluationResult(
+        sampled_accuracy=sum(right) / len(right),
+        greedy_accuracy=sum(greedy) / len(greedy),
+        constant_answer_baseline=_constant_answer_baseline(suite, tasks),
+        tasks=len(tasks),
+        samples=settings.samples,
+    )
+
+
+def _solved(
+    policy: Policy, suite: Suite, tasks: Sequence[Task], config: Config, sampling: Sampling
+) -> list[bool]:
+    policy.model.eval()
+    limits = limits_of(config)
+    generator = SlotGenerator(
+        policy.model,
+        slots=min(len(tasks), 2 * config.rollout.in_flight),
+        max_context=limits.max_context_tokens,
+        stop_tokens=stop_tokens(policy),
+        sampling=sampling,
+    )
+    # Another stream of random numbers than the rollouts of the same seed.
+    runner = EpisodeRunner(
+        generator, suite, policy.tokenizer, limits, seed=2**32 + config.seed, lockstep=config.engine.deterministic
+    )
+    return asyncio.run(_play(runner, tasks))
+
+
+async def _play(runner: EpisodeRunner, tasks: Sequence[Task]) -> list[bool]:
+    waiting = deque(enumerate(tasks))
+    verdicts: dict[int, bool] = {}
+    try:
+        while len(verdicts) < len(tasks):
+            while waiting and runner.free:
+                runner.start(*waiting.popleft())
+            for ended in await runner.advance():
+                verdicts[ended.trajectory_id] = _verdict(ended)
+            if runner.idle and len(verdicts) < len(tasks) and not (waiting and runner.free):
+                await runner.changed.wait()
+    finally:
+        await runner.close()
+    return [verdicts[i] for i in range(len(tasks))]
+
+
+def _verdict(ended: Trajectory | Dropped) -> bool:
+    if isinstance(ended, Dropped):
+        raise RuntimeError(f"evaluation of {ended.prompt_id}: {ended.reason} ({ended.detail})")
+    if ended.failed is None:
+        raise RuntimeError(f"evaluation of {ended.prompt_id}: the environment gave no `failed` label")
+    return not ended.failed
+
+
+def _constant_answer_baseline(suite: Suite, tasks: Sequence[Task]) -> float | None:
+    """Accuracy of the best single answer to every task; None when the suite knows no such answer."""
+    constant, is_correct = getattr(suite, "constant_answer", None), getattr(suite, "is_correct", None)
+    if constant is None or is_correct is None:
+        return None
+    answer = constant(tasks)
+    return sum(is_correct(task, answer) for task in tasks) / len(tasks)

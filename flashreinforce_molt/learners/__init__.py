@@ -1,0 +1,1 @@
+"""Learners: one optimizer step for each fresh batch."""

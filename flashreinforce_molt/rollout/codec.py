@@ -1,0 +1,60 @@
+"""From what an environment says to tokens, by the model's own tokenizer and chat template.
+
+The model's turns are never decoded and encoded again: an observation is only ever appended to the tokens that
+were sampled.
+"""
+
+from __future__ import annotations
+
+from transformers import PreTrainedTokenizerBase
+
+from flashreinforce_molt.environments.base import Message, Text
+
+_MARK = "\u2063turn\u2063"
+"""Stands for the model's turn while the text that a template writes behind it is found."""
+
+
+def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Text) -> list[int]:
+    """Tokens that the model reads first: template and generation prompt for messages, a start token for text."""
+    if isinstance(prompt, str):
+        start = [tokenizer.bos_token_id] if tokenizer.bos_token_id is not None else []
+        return start + tokenizer.encode(prompt, add_special_tokens=False)
+    text = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
+    return tokenizer.encode(text, add_special_tokens=False)
+
+
+def encode_observation(
+    tokenizer: PreTrainedTokenizerBase, observation: Text, *, stop_token: int | None
+) -> list[int]:
+    """Tokens between the model's turn and its next one.
+
+    `stop_token` is the token that ended the turn, None if the turn was cut by a limit; the template's own end
+    of turn is then written as part of the observation.
+    """
+    if isinstance(observation, str):
+        return tokenizer.encode(observation, add_special_tokens=False)
+    opening: list[Message] = [{"role": "user", "content": "-"}, {"role": "assistant", "content": _MARK}]
+    text = tokenizer.apply_chat_template(opening + observation, tokenize=False, add_generation_prompt=True)
+    _, mark, tail = str(text).rpartition(_MARK)
+    if not mark:
+        raise ValueError("the chat template drops or rewrites the assistant's text; it cannot be continued")
+    tokens = tokenizer.encode(tail, add_special_tokens=False)
+    if stop_token is not None and tokens[:1] == [stop_token]:
+        return tokens[1:]
+    return tokens
+
+
+def decode_turn(tokenizer: PreTrainedTokenizerBase, tokens: list[int], stop_tokens: frozenset[int]) -> str:
+    """The text of a turn for the environment, without its end token."""
+    if tokens and tokens[-1] in stop_tokens:
+        tokens = tokens[:-1]
+    return tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+
+def stop_tokens_of(tokenizer: PreTrainedTokenizerBase, generation_eos: int | list[int] | None) -> frozenset[int]:
+    """Tokens that end a turn: the tokenizer's and those of the model's generation configuration."""
+    listed = generation_eos if isinstance(generation_eos, list) else [generation_eos]
+    found = frozenset(token for token in [*listed, tokenizer.eos_token_id] if token is not None)
+    if not found:
+        raise ValueError("model.id: neither the tokenizer nor the generation configuration names an end token")
+    return found

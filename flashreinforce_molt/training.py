@@ -1,0 +1,288 @@
+"""A run of the local engine: collect, batch, correct, trust, optimize, discard."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flashreinforce_molt.checkpoint import Checkpoint, RunState, newest_checkpoint, save_checkpoint
+from flashreinforce_molt.config import Config
+from flashreinforce_molt.config.experiment import Experiment
+from flashreinforce_molt.environments import make_suite
+from flashreinforce_molt.evaluation import evaluate
+from flashreinforce_molt.interrupts import Interrupts
+from flashreinforce_molt.learners.torch_learner import TorchLearner, UpdateResult
+from flashreinforce_molt.learners.warm_start import warm_start
+from flashreinforce_molt.models import Policy, build_policy, load_policy
+from flashreinforce_molt.rollout.ledger import Ledger
+from flashreinforce_molt.rollout.plan import bounds_of, is_lockstep, worker_plans
+from flashreinforce_molt.rollout.pool import RolloutPool, WaitInterrupted
+from flashreinforce_molt.rollout.weights import WeightStore
+from flashreinforce_molt.telemetry import (
+    LiveView,
+    MetricsLog,
+    SinkGroup,
+    TensorBoardSink,
+    create_run_directory,
+    record_resume,
+    write_config,
+    write_provenance,
+    write_report,
+)
+from flashreinforce_molt.trajectory import Trajectory, TrajectoryBatch, save_trajectories
+
+INTERRUPTED = 130
+"""Exit code of a run that Ctrl-C ended in good order; `--resume` goes on with it."""
+
+
+def train(experiment: Experiment, output: str | Path, *, resume: bool = False, command: Sequence[str] | None = None) -> int:
+    """Run an experiment on the local engine and return the exit code, 0 or 130.
+
+    Raises SettingError for a person's mistake before anything is written, RolloutError and FloatingPointError
+    when the run itself fails.
+    """
+    config = experiment.config
+    suite = make_suite(config.environment.name, config.environment.options)
+    held_out = suite.evaluation_tasks(config.evaluation.size) if config.evaluation.size else []
+    run_dir = create_run_directory(output, resume=resume)
+    with ExitStack() as stack:
+        view = stack.enter_context(
+            LiveView(
+                config.train.updates,
+                recipe=" + ".join([experiment.recipe, *experiment.variants]),
+                run_dir=output,
+                engine="local",
+                mode="sync" if is_lockstep(config) else "async",
+                delta=config.objective.delta,
+                live=config.telemetry.live,
+            )
+        )
+        run = Run(experiment, run_dir, suite, held_out, view, stack, resume=resume, command=command)
+        code = run.train()
+    write_report([run_dir], run_dir / "report.html")
+    return code
+
+
+class Run:
+    """One run of the local engine, from the first or from a checkpointed update to the last."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        run_dir: Path,
+        suite: Any,
+        held_out: Sequence[Any],
+        view: LiveView,
+        stack: ExitStack,
+        *,
+        resume: bool,
+        command: Sequence[str] | None,
+    ) -> None:
+        self.config: Config = experiment.config
+        self.run_dir, self.suite, self.held_out, self.view, self.stack = run_dir, suite, held_out, view, stack
+        torch.set_num_threads(self.config.engine.threads)
+        torch.use_deterministic_algorithms(self.config.engine.deterministic)
+        checkpoint = newest_checkpoint(run_dir / "checkpoints", view.message) if resume else None
+        done = checkpoint.state.update if checkpoint else 0
+        self._earlier_s = checkpoint.state.wall_s if checkpoint else 0.0
+        self._began = time.monotonic()
+        if checkpoint:
+            view.message(f"resuming after update {done} from {checkpoint.path.name}")
+            record_resume(run_dir, done, command=command)
+        else:
+            self._record(experiment, command)
+        self.log = stack.enter_context(MetricsLog(run_dir, resume_at=done if checkpoint else None))
+        sinks = [TensorBoardSink(run_dir, resume_at=done or None)] if self.config.telemetry.tensorboard else []
+        self.sinks = stack.enter_context(SinkGroup(sinks, view.message))
+        self.policy = self._policy(checkpoint)
+        self.learner = TorchLearner(self.policy.model, self.config)
+        if checkpoint:
+            checkpoint.restore_optimizer(self.learner)
+        self.pool = self._pool(checkpoint)
+        self.interrupts = stack.enter_context(Interrupts(on_first=self.pool.stop_waiting, say=view.message))
+
+    def train(self) -> int:
+        """Every update that is left; returns 0, or 130 after Ctrl-C."""
+        config, stop = self.config, False
+        if self.learner.updates_done == 0:
+            self._evaluate()
+        self.pool.start()
+        self._mark = _Mark(time.monotonic(), self.pool.tokens_finished)
+        while self.learner.updates_done < config.train.updates and not stop:
+            try:
+                self._update()
+            except WaitInterrupted:
+                pass
+            done = self.learner.updates_done
+            stop = self.interrupts.requested
+            if config.evaluation.every and done % config.evaluation.every == 0 and not stop:
+                self._evaluate()
+            if config.checkpoint.every and done % config.checkpoint.every == 0 and not stop:
+                self._checkpoint()
+        if self.learner.updates_done == config.train.updates:
+            self._evaluate()
+        self._checkpoint()
+        return INTERRUPTED if stop else 0
+
+    def _update(self) -> None:
+        config, version = self.config, self.learner.updates_done
+        waited_from = time.monotonic()
+        trajectories = self.pool.take(config.train.batch_size)
+        idle = time.monotonic() - waited_from
+        if is_lockstep(config):
+            trajectories.sort(key=lambda trajectory: trajectory.trajectory_id)
+        batch = TrajectoryBatch(trajectories)
+        result = self.learner.update(batch)
+        self.pool.publish(self.policy.model, version + 1)
+        now, tokens = time.monotonic(), self.pool.tokens_finished
+        since, self._mark = self._mark, _Mark(now, tokens)
+        metrics = {
+            "update": version + 1,
+            **update_metrics(result),
+            **batch_metrics(batch, version),
+            "trajectories_total": self.pool.ledger.trained_total,
+            "dropped_total": self.pool.ledger.dropped_total,
+            **{f"dropped_{reason}": count for reason, count in self.pool.ledger.dropped.items()},
+            "rollout_tokens_per_s": (tokens - since.tokens) / (now - since.time),
+            "learner_idle_s": idle,
+            "step_s": now - since.time,
+            "wall_s": self._wall_s(),
+        }
+        self.log.append(metrics)
+        self.sinks.log(version + 1, metrics)
+        self.view.update(metrics)
+        if config.telemetry.dump_trajectories:
+            self._dump(version + 1, batch)
+
+    def _evaluate(self) -> None:
+        update = self.learner.updates_done
+        if not self.held_out or self.log.has_evaluation(update):
+            return
+        started = time.monotonic()
+        result = {"update": update, **asdict(evaluate(self.policy, self.suite, self.held_out, self.config))}
+        result["wall_s"] = self._wall_s()
+        self.log.append_evaluation(result)
+        self.sinks.evaluation(update, result)
+        self.view.evaluation(result)
+        if hasattr(self, "_mark"):
+            self._mark = _Mark(self._mark.time + time.monotonic() - started, self._mark.tokens)
+
+    def _checkpoint(self) -> None:
+        ledger, position, waiting = self.pool.snapshot()
+        state = RunState(self.learner.updates_done, position, ledger, self._wall_s())
+        self.log.sync()
+        path = save_checkpoint(
+            self.run_dir / "checkpoints", self.policy, self.learner, state, waiting, keep=self.config.checkpoint.keep
+        )
+        self.view.message(f"checkpoint {path.relative_to(self.run_dir)}")
+
+    def _dump(self, update: int, batch: TrajectoryBatch) -> None:
+        directory = self.run_dir / "trajectories"
+        directory.mkdir(exist_ok=True)
+        chosen = batch.trajectories[: self.config.telemetry.dump_trajectories]
+        save_trajectories(directory / f"update_{update:06d}.safetensors", chosen)
+
+    def _record(self, experiment: Experiment, command: Sequence[str] | None) -> None:
+        settings = {
+            name: {"value": setting.value, "source": f"{setting.layer}: {setting.source}"}
+            for name, setting in experiment.settings.items()
+        }
+        write_config(self.run_dir, experiment.config)
+        write_provenance(
+            self.run_dir,
+            recipe=experiment.recipe,
+            variants=experiment.variants,
+            settings=settings,
+            engine=experiment.engine,
+            command=command,
+        )
+
+    def _policy(self, checkpoint: Checkpoint | None) -> Policy:
+        config = self.config
+        if checkpoint:
+            return load_policy(checkpoint.path, config.model, device=config.engine.device)
+        policy = build_policy(config.model, seed=config.seed, device=config.engine.device)
+        count = sum(parameter.numel() for parameter in policy.model.parameters())
+        self.view.message(f"model {type(policy.model).__name__}, {count / 1e6:.2f} M parameters, {config.model.dtype}")
+        if config.warm_start.steps:
+            self.view.message(f"warm start: {config.warm_start.steps} supervised steps (not part of the method)")
+            loss = warm_start(policy, self.suite, config)
+            self.view.message(f"warm start done after {self._wall_s():.0f} s, loss {loss:.3f} nats per token")
+        return policy
+
+    def _pool(self, checkpoint: Checkpoint | None) -> RolloutPool:
+        config = self.config
+        store = WeightStore(self.policy.model)
+        store.publish(self.policy.model, self.learner.updates_done)
+        pool = RolloutPool(
+            worker_plans(config, self.policy),
+            store,
+            self.suite.training_tasks(config.seed),
+            bounds_of(config),
+            ledger=Ledger.from_state(checkpoint.state.ledger) if checkpoint else None,
+            position=checkpoint.state.position if checkpoint else 0,
+            finished=checkpoint.waiting() if checkpoint else (),
+            on_message=self.view.message,
+        )
+        self.stack.callback(pool.close)
+        return pool
+
+    def _wall_s(self) -> float:
+        return self._earlier_s + time.monotonic() - self._began
+
+
+class _Mark:
+    """End of the previous update on the clock, and the tokens that had arrived by then."""
+
+    def __init__(self, at: float, tokens: int) -> None:
+        self.time, self.tokens = at, tokens
+
+
+def update_metrics(result: UpdateResult) -> dict[str, float]:
+    """What the optimizer step says of itself, under the names of `metrics.jsonl`."""
+    stats = result.stats
+    return {
+        "acceptance_rate": float(stats["acceptance_rate"]),
+        "sequence_kl_mean": float(stats["sequence_kl"].mean()),
+        "sequence_kl_max": float(stats["sequence_kl"].max()),
+        "ratio_max": float(stats["max_ratio"]),
+        "top_token_share": float(stats["top_token_share"]),
+        "clamped_tokens": int(stats["clamped_tokens"]),
+        "retained_tokens": int(stats["retained_tokens"]),
+        "entropy_mean": result.entropy_mean,
+        "grad_norm": result.grad_norm,
+        "lr": result.lr,
+    }
+
+
+def batch_metrics(batch: TrajectoryBatch, learner_version: int) -> dict[str, float]:
+    """What a batch says of itself; every numeric fact of the environment becomes `NAME_mean`."""
+    rewards = [trajectory.reward for trajectory in batch]
+    lag = batch.policy_lag(learner_version)
+    return {
+        "reward_mean": statistics.fmean(rewards),
+        "reward_std": statistics.pstdev(rewards),
+        "policy_lag_mean": lag.mean,
+        "policy_lag_max": lag.max,
+        "lag_in_flight": lag.in_flight,
+        "lag_in_queue": lag.in_queue,
+        "response_tokens_mean": statistics.fmean(trajectory.policy_tokens for trajectory in batch),
+        "truncated_fraction": statistics.fmean(trajectory.finish_reason != "stop" for trajectory in batch),
+        **_environment_metrics(batch.trajectories),
+    }
+
+
+def _environment_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    values: dict[str, list[float]] = {}
+    for trajectory in trajectories:
+        for name, value in trajectory.info.items():
+            if not isinstance(value, str):
+                values.setdefault(f"{name}_mean", []).append(float(value))
+    return {name: statistics.fmean(numbers) for name, numbers in values.items()}
