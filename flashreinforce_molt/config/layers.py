@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from flashreinforce_molt.config.catalogue import catalogue
@@ -15,6 +16,11 @@ from flashreinforce_molt.config.experiment import Setting
 from flashreinforce_molt.config.recipe_file import Assignment
 from flashreinforce_molt.config.schema import Config
 from flashreinforce_molt.config.typed import show
+
+
+@cache
+def _schema() -> DictConfig:
+    return OmegaConf.structured(Config)
 
 
 class Layers:
@@ -50,7 +56,7 @@ class Layers:
             group, _, key = name.rpartition(".")
             (nested.setdefault(group, {}) if group else nested)[key] = said[-1][1]
         try:
-            merged = OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.create(nested))
+            merged = OmegaConf.merge(_schema(), nested)
             return OmegaConf.to_object(merged)  # type: ignore[return-value]
         except OmegaConfBaseException as error:
             raise SettingError(f"{error.full_key or 'a setting'}: {error.msg or error}") from error

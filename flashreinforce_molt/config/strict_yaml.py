@@ -139,7 +139,8 @@ def parse(text: str, where: str, *, max_length: int) -> Tree:
         return Scalar("", False, 1) if node is None else _tree(node)
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise failure(line, f"the character {error.character!a} is not allowed") from None
+        character = error.character if isinstance(error.character, int) else ord(error.character)
+        raise failure(line, f"the character #x{character:04x} is not allowed") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         words = " ".join(part for part in (error.context, error.problem) if part)
