@@ -22,4 +22,4 @@ class SettingError(ValueError):
 def _listed(problems: Sequence[str]) -> str:
     if len(problems) == 1:
         return problems[0]
-    return f"{len(problems)} settings need attention:" + "".join(f"\n  - {problem}" for problem in problems)
+    return f"{len(problems)} problems:" + "".join(f"\n  - {problem}" for problem in problems)

@@ -138,7 +138,7 @@ def test_every_mistake_is_listed_at_once(shelf):
         shelf(text, variants=["nope"], overrides=["seed=x", "rollout.top_p=0.9"], engine="molt")
     problems = caught.value.problems
     assert len(problems) == 6
-    assert str(caught.value).startswith("6 settings need attention:\n  - ")
+    assert str(caught.value).startswith("6 problems:\n  - ")
     for words in (
         "optim.lr has no",
         "optim.beta3",
