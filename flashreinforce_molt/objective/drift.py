@@ -24,6 +24,12 @@ def bernoulli_kl(log_probs: Tensor, behavior_log_probs: Tensor) -> Tensor:
 
     The divergence of "this token or any other": a lower bound of the divergence of the full categorical policies.
     """
-    p = behavior_log_probs.exp().clamp(PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR)
-    q = log_probs.exp().clamp(PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR)
-    return p * torch.log(p / q) + (1 - p) * torch.log((1 - p) / (1 - q))
+    p, other_p = _sampled_and_other(behavior_log_probs)
+    q, other_q = _sampled_and_other(log_probs)
+    return p * torch.log(p / q) + other_p * torch.log(other_p / other_q)
+
+
+def _sampled_and_other(log_probs: Tensor) -> tuple[Tensor, Tensor]:
+    """p and 1 - p, inside the floor; 1 - p by expm1, since in float32 a subtraction loses it where p is near 1."""
+    floor = PROBABILITY_FLOOR
+    return log_probs.exp().clamp(floor, 1 - floor), (-torch.expm1(log_probs)).clamp(floor, 1 - floor)

@@ -85,6 +85,11 @@ def flashreinforce_loss(
         totals=totals,
         filtering=filtering,
     )
+    if not filtering:
+        entropies = failures = None
+    if not importance_correction:
+        gate, ratio_gradient, log_ratio_limit = "none", "detached", None
+
     rows = group_rows(trajectory_ids, action_mask)
     validate_values(
         log_probs.detach(),
@@ -92,8 +97,8 @@ def flashreinforce_loss(
         rewards.detach(),
         action_mask,
         rows,
-        entropies=entropies.detach() if filtering and entropies is not None else None,
-        failures=failures if filtering else None,
+        entropies=entropies,
+        failures=failures,
         trajectory_ids=trajectory_ids,
         totals=totals,
     )
@@ -101,37 +106,38 @@ def flashreinforce_loss(
     dtype = torch.promote_types(torch.promote_types(log_probs.dtype, behavior_log_probs.dtype), torch.float32)
     policy = torch.where(action_mask, log_probs, 0).to(dtype)
     behavior = torch.where(action_mask, behavior_log_probs.detach(), 0).to(dtype)
+    tokens = rows.policy_tokens(action_mask)
     if totals is None:
-        totals = BatchTotals.count(rewards, action_mask, trajectory_ids)
+        totals = BatchTotals.of_rewards(rewards[rows.first].tolist(), int(tokens.sum()))
 
-    advantages = center_rewards(rewards[rows.first].to(dtype), totals.reward_mean)
+    advantages = center_rewards(rewards[rows.first], totals.reward_mean).to(dtype)
     drift = bernoulli_kl(policy, behavior)
     sequence_kl = rows.mean(drift, action_mask)
     admitted = action_mask
-    if gate == "sequence" and importance_correction:
+    if gate == "sequence":
         admitted = action_mask & rows.spread(sequence_gate(sequence_kl, delta))[:, None]
-    elif gate == "token" and importance_correction:
+    elif gate == "token":
         admitted = action_mask & token_gate(drift, delta)
     retained = admitted
-    if filtering and entropies is not None and failures is not None:
+    if entropies is not None and failures is not None:
         retained = admitted & failure_token_filter(
             entropies, failures, action_mask, rows, negative_token_fraction
         )
 
+    # Ratio, surrogate and weight exist on retained tokens only, so that no other token can overflow.
     reference = behavior if importance_correction else policy.detach()
     log_ratio = torch.where(retained, policy - reference, 0)
     ratio = importance_ratio(log_ratio, log_ratio_limit)
-    detached = ratio_gradient == "detached" or not importance_correction
-    surrogate = ratio.detach() * policy if detached else ratio
+    surrogate = ratio.detach() * policy if ratio_gradient == "detached" else ratio
 
-    denominators = token_denominators(rows.policy_tokens(action_mask), totals, aggregation, constant_length)
+    denominators = token_denominators(tokens, totals, aggregation, constant_length)
     coefficients = rows.spread(advantages / denominators)[:, None]
     terms = torch.where(retained, coefficients * surrogate, 0)
     weights = torch.where(retained, coefficients * ratio.detach(), 0)
     loss = -terms.sum()
 
     overflow = ~terms.detach().isfinite() | (weights.abs() > torch.finfo(log_probs.dtype).max)
-    if overflow.any() or not loss.isfinite():
+    if overflow.any() | ~loss.detach().isfinite():
         raise FloatingPointError(
             _name_overflow(overflow, log_ratio, log_probs.dtype, log_ratio_limit, trajectory_ids)
         )
@@ -142,7 +148,7 @@ def flashreinforce_loss(
         retained,
         advantages=advantages,
         sequence_kl=sequence_kl,
-        log_ratio=log_ratio.detach(),
+        log_ratio=(policy - behavior).detach(),
         ratio=ratio.detach(),
         weights=weights,
         log_ratio_limit=log_ratio_limit,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from flashreinforce_molt.objective.rows import TrajectoryRows
 # already carry the baseline of the whole batch. These are the ways in which shards combine exactly.
 _CONCATENATED = ("trajectory_ids", "advantages", "sequence_kl", "admitted")
 _SUMMED = ("policy_tokens", "retained_tokens", "clamped_tokens", "absolute_weight")
-_MAXIMAL = ("max_ratio", "largest_weight")
+_MAXIMAL = ("max_ratio", "max_ratio_before_gate", "largest_weight")
 
 
 def loss_stats(
@@ -37,12 +38,12 @@ def loss_stats(
     of its tokens), trajectory_ids where given. acceptance_rate is the mean over trajectories of the share of policy
     tokens that the gate admits, so with the sequence gate the share of admitted trajectories. retained_tokens are
     those left by gate and filter; max_ratio (as used, so clamped) and clamped_tokens are of these tokens, 0 when
-    none is left. top_token_share is largest_weight / absolute_weight: |A_i| rho_it / denominator of one token in
+    none is left; max_ratio_before_gate is of all policy tokens, unclamped. top_token_share is largest_weight / absolute_weight: |A_i| rho_it / denominator of one token in
     its sum over all.
     """
     admission = rows.mean(admitted.to(weights.dtype), action_mask)
     absolute = weights.abs()
-    clamped = torch.zeros_like(retained) if log_ratio_limit is None else log_ratio.abs() > log_ratio_limit
+    limit = math.inf if log_ratio_limit is None else log_ratio_limit
     stats = {
         "advantages": advantages,
         "sequence_kl": sequence_kl,
@@ -51,7 +52,8 @@ def loss_stats(
         "policy_tokens": action_mask.sum(),
         "retained_tokens": retained.sum(),
         "max_ratio": torch.where(retained, ratio, 0).amax(),
-        "clamped_tokens": clamped.sum(),
+        "max_ratio_before_gate": torch.where(action_mask, log_ratio, -math.inf).amax().exp(),
+        "clamped_tokens": (retained & (log_ratio.abs() > limit)).sum(),
         "absolute_weight": absolute.sum(),
         "largest_weight": absolute.amax(),
     }

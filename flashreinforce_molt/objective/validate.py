@@ -178,8 +178,7 @@ def _name_first(faults: Sequence[_Fault], trajectory_ids: Tensor | None) -> str:
 
 
 def name_place(place: Sequence[int], trajectory_ids: Tensor | None) -> str:
-    """Row, token and, where ids are given, trajectory of a place in [B] or [B, T]."""
-    names = [f"{axis} {position}" for axis, position in zip(("row", "token"), place, strict=False)]
-    if trajectory_ids is not None:
-        names.append(f"trajectory {trajectory_ids[place[0]].item()}")
-    return ", ".join(names)
+    """Row, token and trajectory of a place in [B] or [B, T]; without ids a trajectory is named by its row."""
+    row, *token = place
+    trajectory = row if trajectory_ids is None else trajectory_ids[row].item()
+    return ", ".join([f"row {row}", *(f"token {position}" for position in token), f"trajectory {trajectory}"])

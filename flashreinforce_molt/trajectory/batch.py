@@ -9,7 +9,7 @@ import numpy as np
 from flashreinforce_molt.objective import BatchTotals
 from flashreinforce_molt.trajectory.lag import PolicyLag
 from flashreinforce_molt.trajectory.record import Trajectory
-from flashreinforce_molt.trajectory.rows import PackedRows, PaddedRows
+from flashreinforce_molt.trajectory.views import PackedRows, PaddedRows
 
 
 class TrajectoryBatch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from numbers import Integral, Real
@@ -144,11 +144,11 @@ class Trajectory:
         return array
 
     def _integers(self, name: str, size: int | None = None) -> np.ndarray:
-        array = self._array(name, "iu", "integers", size)
+        array = np.array(self._array(name, "iu", "integers", size), dtype=np.int64)
         if (array < 0).any():
             at = int((array < 0).argmax())
             raise self._refusal(name, f"[{at}] = {array[at]} is negative")
-        return np.array(array, dtype=np.int64)
+        return array
 
     def _mask(self) -> np.ndarray:
         mask = np.array(self._array("action_mask", "b", "booleans", self.tokens.size), dtype=np.bool_)
@@ -187,6 +187,8 @@ class Trajectory:
                 )
 
     def _info(self) -> dict[str, InfoValue]:
+        if not isinstance(self.info, Mapping):
+            raise self._refusal("info", f"{self.info!r} is not a mapping")
         info = {
             key: value.item() if isinstance(value, np.generic) else value for key, value in self.info.items()
         }

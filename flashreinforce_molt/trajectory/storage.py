@@ -75,8 +75,10 @@ def load_trajectories(path: str | os.PathLike[str]) -> list[Trajectory]:
             return _trajectories(
                 json.loads(header["trajectories"]), {name: file.get_tensor(name) for name in _ARRAYS}
             )
-    except (SafetensorError, ValueError, LookupError, TypeError) as fault:
+    except (SafetensorError, ValueError) as fault:
         raise ValueError(f"{os.fspath(path)}: {fault}") from fault
+    except (LookupError, TypeError, AttributeError) as fault:
+        raise ValueError(f"{os.fspath(path)}: damaged header ({type(fault).__name__}: {fault})") from fault
 
 
 def _trajectories(records: list[dict[str, Any]], arrays: dict[str, np.ndarray]) -> list[Trajectory]:
