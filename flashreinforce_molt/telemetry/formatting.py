@@ -18,8 +18,8 @@ def number_text(value: float | None, unit: str = "") -> str:
     if unit == "count":
         return f"{value:,.0f}"
     size = abs(value)
-    if size == 0:
-        return "0"
+    if size < 1000 and float(value).is_integer():
+        return f"{value:.0f}"
     if size < 1e-2 or size >= 1e7:
         mantissa, exponent = f"{value:.2e}".split("e")
         return f"{mantissa.removesuffix('.00')}e{int(exponent)}"
