@@ -33,7 +33,8 @@ def chunked_log_probs_and_entropy(
         )
     if chunk_tokens < 1:
         raise ValueError(f"chunk_tokens={chunk_tokens} must be at least 1")
-    of_chunk = partial(_of_chunk, temperature=temperature, with_entropy=with_entropy)
+    of_chunk = partial(_of_chunk, dtype=weight.dtype, temperature=temperature, with_entropy=with_entropy)
+    weight, bias = _summing_in_float32(weight), None if bias is None else _summing_in_float32(bias)
     chunks = [
         checkpoint(of_chunk, part, weight, bias, tokens, use_reentrant=False, preserve_rng_state=False)
         for part, tokens in zip(hidden.split(chunk_tokens), targets.split(chunk_tokens), strict=True)
@@ -42,14 +43,23 @@ def chunked_log_probs_and_entropy(
     return torch.cat(log_probs), torch.cat(entropies) if with_entropy else None
 
 
+def _summing_in_float32(parameter: Tensor) -> Tensor:
+    """The same values, whose gradient autograd adds up in float32 over the chunks that share them.
+
+    Hundreds of additions in bfloat16 would round most chunks away. Back to half precision the values are exact.
+    """
+    return parameter.to(torch.promote_types(parameter.dtype, torch.float32))
+
+
 def _of_chunk(
     hidden: Tensor,
     weight: Tensor,
     bias: Tensor | None,
     targets: Tensor,
     *,
+    dtype: torch.dtype,
     temperature: float,
     with_entropy: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    logits = F.linear(hidden, weight, bias)
+    logits = F.linear(hidden, weight.to(dtype), None if bias is None else bias.to(dtype))
     return chosen_log_probs_and_entropy(logits, targets, temperature=temperature, with_entropy=with_entropy)
