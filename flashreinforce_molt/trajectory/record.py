@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -9,7 +10,6 @@ from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 InfoValue = float | int | str | bool
 _ARRAYS = ("tokens", "action_mask", "behavior_log_probs", "policy_versions")
@@ -75,16 +75,8 @@ class Trajectory:
                 "finished_version",
                 f"{self.finished_version} is older than policy_versions[{newest}] = {self.policy_versions[newest]}",
             )
-        if (
-            isinstance(self.reward, (bool, np.bool_))
-            or not isinstance(self.reward, Real)
-            or not np.isfinite(self.reward)
-        ):
-            raise self._refusal("reward", f"{self.reward!r} is not a finite number")
-        set_field(self, "reward", float(self.reward))
-        if self.failed is not None and not isinstance(self.failed, (bool, np.bool_)):
-            raise self._refusal("failed", f"{self.failed!r} is neither True, False nor None (no label)")
-        set_field(self, "failed", None if self.failed is None else bool(self.failed))
+        set_field(self, "reward", self._finite("reward"))
+        set_field(self, "failed", self._label("failed"))
         set_field(self, "info", self._info())
         self._seal()
 
@@ -128,17 +120,27 @@ class Trajectory:
             raise self._refusal(name, f"{value!r} is not a whole number, 0 or more")
         return int(value)
 
+    def _finite(self, name: str) -> float:
+        value = getattr(self, name)
+        if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real) or not math.isfinite(value):
+            raise self._refusal(name, f"{value!r} is not a finite number")
+        return float(value)
+
+    def _label(self, name: str) -> bool | None:
+        value = getattr(self, name)
+        if value is not None and not isinstance(value, (bool, np.bool_)):
+            raise self._refusal(name, f"{value!r} is neither True, False nor None (no label)")
+        return None if value is None else bool(value)
+
     def _array(self, name: str, kinds: str, expected: str, size: int | None) -> np.ndarray:
-        value: ArrayLike | None = getattr(self, name)
-        if value is None:
+        array = np.asarray(getattr(self, name))
+        if array.dtype == object and None in array.ravel().tolist():
             raise self._refusal(
-                name, "is missing: the sampler records it token by token, it is never recomputed"
+                name, "is missing: the sampler records it for every token, it is never recomputed"
             )
-        array = np.asarray(value)
         if array.ndim != 1 or (array.size and array.dtype.kind not in kinds):
-            raise self._refusal(
-                name, f"must be one-dimensional {expected}, got {array.dtype} {list(array.shape)}"
-            )
+            shape = list(array.shape)
+            raise self._refusal(name, f"must be one-dimensional {expected}, got {array.dtype} {shape}")
         if size is not None and array.size != size:
             raise self._refusal(name, f"has {array.size} values, expected {size}")
         return array
@@ -157,9 +159,8 @@ class Trajectory:
         return mask
 
     def _log_probs(self) -> np.ndarray:
-        array = np.array(
-            self._array("behavior_log_probs", "f", "floats", self.policy_tokens), dtype=np.float32
-        )
+        recorded = self._array("behavior_log_probs", "fiu", "numbers", self.policy_tokens)
+        array = np.array(recorded, dtype=np.float32)
         wrong = ~(np.isfinite(array) & (array <= 0))
         if wrong.any():
             at = int(wrong.argmax())
@@ -170,10 +171,8 @@ class Trajectory:
         if self.row_lengths is None:
             return None
         lengths = tuple(self.row_lengths)
-        if (
-            not all(isinstance(length, Integral) and length > 0 for length in lengths)
-            or sum(lengths) != self.tokens.size
-        ):
+        whole = all(isinstance(length, Integral) and length > 0 for length in lengths)
+        if not whole or sum(lengths) != self.tokens.size:
             raise self._refusal(
                 "row_lengths", f"{lengths} are not positive parts of {self.tokens.size} tokens"
             )
@@ -183,15 +182,13 @@ class Trajectory:
         for start in (0, *accumulate(self.lengths[:-1])):
             if self.action_mask[start]:
                 raise self._refusal(
-                    "action_mask", f"[{start}] marks the first token of a row: nothing predicts it"
+                    "action_mask", f"[{start}] is the first token of a row: nothing predicts it"
                 )
 
     def _info(self) -> dict[str, InfoValue]:
         if not isinstance(self.info, Mapping):
             raise self._refusal("info", f"{self.info!r} is not a mapping")
-        info = {
-            key: value.item() if isinstance(value, np.generic) else value for key, value in self.info.items()
-        }
+        info = {key: fact.item() if isinstance(fact, np.generic) else fact for key, fact in self.info.items()}
         for key, value in info.items():
             if not isinstance(key, str) or not isinstance(value, (float, int, str, bool)):
                 raise self._refusal("info", f"[{key!r}] = {value!r} is not a number, text or flag")

@@ -1,0 +1,133 @@
+"""What a rollout must record, and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from trajectory_examples import example, facts
+
+from flashreinforce_molt import Trajectory
+
+
+def test_arrays_are_converted_copied_and_sealed():
+    tokens = np.array(facts()["tokens"], dtype=np.int32)
+    trajectory = example(tokens=tokens, action_mask=torch.tensor(facts()["action_mask"]))
+    tokens[0] = 99
+    assert trajectory.tokens[0] == 10
+    for name, dtype in {
+        "tokens": np.int64,
+        "action_mask": np.bool_,
+        "behavior_log_probs": np.float32,
+        "policy_versions": np.int64,
+    }.items():
+        array = getattr(trajectory, name)
+        assert array.dtype == dtype
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        trajectory.reward = 1.0
+
+
+def test_a_pickled_trajectory_is_sealed_again():
+    trajectory = pickle.loads(pickle.dumps(example()))
+    assert trajectory.tokens.tolist() == facts()["tokens"]
+    with pytest.raises(ValueError, match="read-only"):
+        trajectory.behavior_log_probs[0] = 0
+
+
+def test_counts_turns_and_rows():
+    trajectory = example()
+    assert trajectory.policy_tokens == 4
+    assert trajectory.turns == 3
+    first, second = trajectory.rows()
+    assert first.tokens.tolist() == [10, 11, 20, 21, 12, 22]
+    assert first.behavior_log_probs.tolist() == [-0.5, -0.25, -1.0]
+    assert second.tokens.tolist() == [13, 23]
+    assert second.action_mask.tolist() == [False, True]
+    assert second.behavior_log_probs.tolist() == [-2.0]
+    assert second.policy_versions.tolist() == [5]
+
+
+def test_one_row_is_the_default():
+    trajectory = example(row_lengths=None)
+    assert trajectory.lengths == (8,)
+    assert [row.tokens.size for row in trajectory.rows()] == [8]
+
+
+@pytest.mark.parametrize("field", ["behavior_log_probs", "policy_versions"])
+def test_what_the_sampler_did_not_record_is_never_recomputed(field):
+    left_out = facts()
+    del left_out[field]
+    for changed in (left_out, facts(**{field: None}), facts(**{field: [*facts()[field][:3], None]})):
+        with pytest.raises(ValueError, match=f"^trajectory 7: {field} is missing: .*never recomputed"):
+            Trajectory(**changed)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"trajectory_id": -1}, "trajectory -1: trajectory_id -1 is not a whole number"),
+        ({"trajectory_id": "a"}, "trajectory 'a': trajectory_id 'a'"),
+        ({"trajectory_id": True}, "trajectory True: trajectory_id True"),
+        ({"prompt_id": 3}, "prompt_id 3 is not a string"),
+        ({"finish_reason": None}, "finish_reason None is not a string"),
+        ({"tokens": []}, "tokens is empty"),
+        ({"tokens": [1.5] * 8}, r"tokens must be one-dimensional integers, got float64 \[8\]"),
+        ({"tokens": [[1] * 8]}, r"tokens must be one-dimensional integers, got int64 \[1, 8\]"),
+        ({"tokens": [1, 2, 3, -4, 5, 6, 7, 8]}, r"tokens \[3\] = -4 is negative"),
+        ({"action_mask": [True]}, "action_mask has 1 values, expected 8"),
+        (
+            {"action_mask": [0, 0, 1, 1, 0, 1, 0, 1]},
+            "action_mask must be one-dimensional booleans, got int64",
+        ),
+        ({"action_mask": [False] * 8}, "action_mask has no policy token"),
+        (
+            {"action_mask": [True, *facts()["action_mask"][1:]]},
+            r"action_mask \[0\] is the first token of a row",
+        ),
+        ({"row_lengths": (5, 3)}, r"action_mask \[5\] is the first token of a row"),
+        ({"row_lengths": (6, 3)}, r"row_lengths \(6, 3\) are not positive parts of 8 tokens"),
+        ({"row_lengths": (8, 0)}, r"row_lengths \(8, 0\)"),
+        ({"behavior_log_probs": [-1.0] * 3}, "behavior_log_probs has 3 values, expected 4"),
+        ({"behavior_log_probs": [-1, math.nan, -1, -1]}, r"behavior_log_probs \[1\] = nan"),
+        ({"behavior_log_probs": [-1, -1, -math.inf, -1]}, r"behavior_log_probs \[2\] = -inf"),
+        (
+            {"behavior_log_probs": [-1, -1, -1, 0.5]},
+            r"behavior_log_probs \[3\] = 0.5 is not finite and at most 0",
+        ),
+        ({"behavior_log_probs": ["a"] * 4}, "behavior_log_probs must be one-dimensional numbers"),
+        ({"policy_versions": [1] * 5}, "policy_versions has 5 values, expected 4"),
+        ({"policy_versions": [1, -1, 1, 1]}, r"policy_versions \[1\] = -1 is negative"),
+        ({"finished_version": 4}, r"finished_version 4 is older than policy_versions\[3\] = 5"),
+        ({"finished_version": 6.0}, "finished_version 6.0 is not a whole number"),
+        ({"reward": math.inf}, "reward inf is not a finite number"),
+        ({"reward": True}, "reward True is not a finite number"),
+        ({"reward": None}, "reward None is not a finite number"),
+        ({"failed": 0}, "failed 0 is neither True, False nor None"),
+        ({"info": {"turns": [1]}}, r"info \['turns'\] = \[1\] is not a number, text or flag"),
+        ({"info": {1: 1}}, r"info \[1\] = 1"),
+        ({"info": None}, "info None is not a mapping"),
+    ],
+    ids=str,
+)
+def test_a_false_record_is_refused_with_trajectory_field_position_and_value(changes, match):
+    with pytest.raises(ValueError, match=rf"^(trajectory 7: )?{match}"):
+        example(**changes)
+
+
+def test_numpy_scalars_are_stored_as_plain_values():
+    trajectory = example(
+        trajectory_id=np.int32(7), reward=np.float32(0.75), failed=np.bool_(True), info={"turns": np.int64(3)}
+    )
+    kinds = [type(value) for value in (trajectory.trajectory_id, trajectory.reward, trajectory.failed)]
+    assert kinds == [int, float, bool]
+    assert type(trajectory.info["turns"]) is int
+
+
+def test_the_log_prob_of_a_certain_token_is_accepted():
+    assert example(behavior_log_probs=[0, -0.0, -1, -1]).behavior_log_probs.tolist() == [0, 0, -1, -1]
