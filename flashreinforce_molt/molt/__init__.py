@@ -1,0 +1,1 @@
+"""The Molt plugin: registration, flags, worker hook, agent adapters, launch."""
