@@ -3,12 +3,16 @@
 from flashreinforce_molt.config.errors import SettingError
 from flashreinforce_molt.config.experiment import Check, Experiment, Setting
 from flashreinforce_molt.config.schema import (
+    AlgorithmConfig,
     CheckpointConfig,
+    ClusterConfig,
     Config,
+    DataConfig,
     EngineConfig,
     EnvironmentConfig,
     EvaluationConfig,
     ModelConfig,
+    MoltConfig,
     ObjectiveConfig,
     OptimConfig,
     RolloutConfig,
@@ -18,14 +22,18 @@ from flashreinforce_molt.config.schema import (
 )
 
 __all__ = [
+    "AlgorithmConfig",
     "Check",
     "CheckpointConfig",
+    "ClusterConfig",
     "Config",
+    "DataConfig",
     "EngineConfig",
     "EnvironmentConfig",
     "EvaluationConfig",
     "Experiment",
     "ModelConfig",
+    "MoltConfig",
     "ObjectiveConfig",
     "OptimConfig",
     "RolloutConfig",

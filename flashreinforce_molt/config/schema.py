@@ -28,6 +28,8 @@ class ModelConfig:
     """Recompute activations in the backward pass, to save memory."""
     trust_remote_code: bool = False
     """Run Python code that the model repository ships; off unless asked for."""
+    allow_longer_context: bool = False
+    """Accept a context beyond the model's `max_position_embeddings`, where it was never trained."""
 
 
 @dataclass
@@ -42,6 +44,32 @@ class EnvironmentConfig:
     """Model turns in one trajectory before it is ended with the reason `turn_limit`."""
     step_timeout_s: float = setting(30.0, above=0)
     """Seconds that one environment step may take before the trajectory is dropped as `environment_timeout`."""
+
+
+@dataclass
+class DataConfig:
+    """The training tasks, where they are files; environments that make their own tasks leave it empty."""
+
+    id: str | None = None
+    """Hugging Face data set, or the name of a published collection, that `data.prepare` starts from."""
+    revision: str | None = None
+    """Commit of that data set; empty: the one in `recipes/locks/`, else the review says UNPINNED."""
+    prepare: str | None = None
+    """Name for `flashreinforce-molt prepare` that writes the files of this recipe."""
+    path: str | None = None
+    """Prepared training file or folder, relative to where the run starts."""
+    rows: int | None = setting(None, minimum=1)
+    """Training tasks that the prepared data must hold."""
+    passes: int = setting(1, minimum=1)
+    """Passes over the training tasks; Molt counts these and not updates."""
+    max_rows: int | None = setting(None, minimum=1)
+    """Use only the first so many training tasks; empty: all."""
+    prompt_key: str = "prompt"
+    """Column that holds the chat messages."""
+    label_key: str | None = "reward_model"
+    """Column that the environment grades with."""
+    tools_key: str | None = None
+    """Column with the tool schemas that the chat template shows to the model."""
 
 
 @dataclass
@@ -99,6 +127,22 @@ class ObjectiveConfig:
 
 
 @dataclass
+class AlgorithmConfig:
+    """Which algorithm trains; everything besides `flashreinforce` is a published baseline to compare with."""
+
+    name: str = setting("flashreinforce", choices=("flashreinforce", "grpo"))
+    """The method, or GRPO: rewards compared within a group of answers to one prompt."""
+    clip: float = setting(0.2, above=0)
+    """Clip range of GRPO's policy ratio; the method has none."""
+    kl_coefficient: float = setting(0.0, minimum=0)
+    """Weight of a KL term to a reference; the method has none."""
+    kl_reference: str = setting("none", choices=("none", "model", "rollout"))
+    """What the KL term compares with: a frozen model on its own GPUs, or the policy that sampled."""
+    entropy_coefficient: float = setting(0.0, minimum=0)
+    """Weight of an entropy bonus; the method has none."""
+
+
+@dataclass
 class OptimConfig:
     """AdamW and its schedule."""
 
@@ -132,8 +176,12 @@ class TrainConfig:
         128, minimum=2, maximum=1_000_000, hint="a reward is compared with the mean of its batch (Eq. 5)"
     )
     """Trajectories in one update."""
+    rollouts_per_prompt: int = setting(1, minimum=1)
+    """Trajectories sampled for one prompt; the method takes one."""
+    epochs_per_batch: int = setting(1, minimum=1)
+    """Times that a batch is trained on; the method discards it after one."""
     micro_batch_size: int | None = setting(None, minimum=1)
-    """Trajectories in one forward pass; empty: the whole batch at once."""
+    """Trajectories in one forward pass (of one GPU); empty: the whole batch at once."""
     logprob_chunk_tokens: int = setting(4096, minimum=1)
     """Tokens whose vocabulary logits exist at the same time in the learner."""
 
@@ -166,6 +214,12 @@ class EvaluationConfig:
     """Sampling temperature of the evaluation."""
     top_p: float = setting(1.0, above=0, maximum=1)
     """Nucleus of the evaluation; truncation is allowed here."""
+    at_start: bool = True
+    """Evaluate before the first update."""
+    max_new_tokens: int | None = setting(None, minimum=1)
+    """Policy tokens of an evaluation answer; empty: as in training."""
+    suites: dict[str, Any] = field(default_factory=dict)
+    """Held-out suites by name: `{id, split, rows, path}`, and `revision` where it is known."""
 
 
 @dataclass
@@ -182,6 +236,66 @@ class EngineConfig:
     """Torch threads in each process."""
     device: str = setting("cpu", choices=("cpu", "cuda"))
     """Device of the learner and of the rollout workers."""
+
+
+@dataclass
+class ClusterConfig:
+    """GPUs and how they are shared out; read by the Molt engine and by the resource plan."""
+
+    nodes: int = setting(1, minimum=1, maximum=100_000)
+    """Machines that the run may use."""
+    gpus_per_node: int = setting(8, minimum=1, maximum=1_024)
+    """GPUs in each machine."""
+    gpu_memory_gib: float = setting(80.0, above=0)
+    """Memory of one GPU, in GiB; the resource plan is held against it."""
+    actor_nodes: int = setting(1, minimum=1)
+    """Machines that hold the learner."""
+    actor_gpus_per_node: int = setting(4, minimum=1)
+    """GPUs of the learner on each of its machines."""
+    tensor_parallel: int = setting(1, minimum=1)
+    """Tensor-parallel size of the learner."""
+    context_parallel: int = setting(1, minimum=1)
+    """Context-parallel size of the learner."""
+    expert_parallel: int = setting(1, minimum=1)
+    """Expert-parallel size of the learner; above 1 only for mixture-of-experts models."""
+    offload: str = setting("none", choices=("none", "optimizer", "full"))
+    """What of the learner lives in CPU memory: nothing, the optimizer step, or the parameters too."""
+    rollout_engines: int = setting(4, minimum=1)
+    """vLLM engines."""
+    rollout_tensor_parallel: int = setting(1, minimum=1)
+    """GPUs of one vLLM engine."""
+    rollout_expert_parallel: bool = False
+    """Spread the experts of a mixture-of-experts model over the GPUs of an engine."""
+    rollout_memory_share: float = setting(0.9, above=0, maximum=0.98)
+    """Share of a rollout GPU's memory that vLLM may take."""
+
+
+@dataclass
+class MoltConfig:
+    """The Molt engine: how its own machinery is used."""
+
+    native: bool = True
+    """Train with our registered loss and estimator; off: only Molt's own flags, for the base method."""
+    agent: str | None = None
+    """Python file with the class `AgentRunner`; empty: ours for `environment.name`."""
+    model_path: str | None = None
+    """Local copy of the pinned model, since Molt takes no revision; empty: derived from id and revision."""
+    partial_rollout: bool = False
+    """Let unfinished trajectories continue under new weights; needed when more are in flight than one batch."""
+    routing_replay: bool = False
+    """Replay the rollout's expert choices in the learner; mixture-of-experts models only."""
+    prefix_caching: bool = False
+    """Keep the KV cache of shared prefixes between turns."""
+    force_sync: bool = False
+    """Generate each batch only after the update before it."""
+    packing: bool = False
+    """Pack several trajectories into one row; our loss refuses it."""
+    runners: int = setting(2, minimum=1)
+    """Processes that drive agents and grade answers."""
+    check_weights: bool = False
+    """Verify every weight after each publication (slow)."""
+    flags: dict[str, Any] = field(default_factory=dict)
+    """Any other flag of Molt, such as `molt.flags.vllm.enforce_eager=true`; checked against its interface."""
 
 
 @dataclass
@@ -214,12 +328,16 @@ class Config:
     """Seed of initialisation, data order and sampling."""
     model: ModelConfig = field(default_factory=ModelConfig)
     environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
+    data: DataConfig = field(default_factory=DataConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     warm_start: WarmStartConfig = field(default_factory=WarmStartConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    molt: MoltConfig = field(default_factory=MoltConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     telemetry: TelemetryConfig = field(default_factory=TelemetryConfig)

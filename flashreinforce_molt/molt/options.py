@@ -72,8 +72,8 @@ def add_flash_options(parser: argparse.ArgumentParser) -> None:
     """Add every `--flash.*` option and our two choices to Molt's parser."""
     for option in FLASH_OPTIONS:
         if option.kind is bool:
-            action = argparse.BooleanOptionalAction
-            parser.add_argument(f"--{option.dest}", action=action, default=option.default, help=option.help)
+            pair = argparse.BooleanOptionalAction
+            parser.add_argument(f"--{option.dest}", action=pair, default=option.default, help=option.help)
         else:
             parser.add_argument(
                 f"--{option.dest}",
