@@ -11,7 +11,7 @@ def number_text(value: float | None, unit: str = "") -> str:
     >>> number_text(0.987, "fraction"), number_text(1234.5, "tokens/s"), number_text(0.00012, "nats"), number_text(None)
     ('98.7%', '1,234', '1.20e-4', '-')
     """
-    if value is None:
+    if value is None or not math.isfinite(value):
         return "-"
     if unit == "fraction":
         return f"{100 * value:.1f}%"
@@ -35,7 +35,7 @@ def duration_text(seconds: float | None) -> str:
     >>> duration_text(8.26), duration_text(95), duration_text(7384)
     ('8.3 s', '1 min 35 s', '2 h 03 min')
     """
-    if seconds is None:
+    if seconds is None or not 0 <= seconds < 1e12:
         return "-"
     if seconds < 10:
         return f"{seconds:.1f} s"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -30,9 +31,11 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 _ASCII_BLOCKS = "_.-~=+*#"
 _SPARKLINE_WIDTH = 24
 _HISTORY_LENGTH = 512
-_RECENT = 20
-_TWO_COLUMNS = 92
-"""Terminal width from which the table has two columns."""
+_RECENT_STEPS = 20
+_RECENT_ARRIVALS = 50
+_TWO_COLUMNS, _WIDEST = 96, 120
+"""Terminal width from which the table has two columns, and where it stops growing."""
+_WORRYING_ACCEPTANCE = 0.9
 
 _running: weakref.WeakSet[LiveView] = weakref.WeakSet()
 
@@ -58,76 +61,78 @@ class LiveView:
         every: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._total = total_updates
+        self._total, self._first = total_updates, first_update
         self._recipe, self._run_dir = recipe, os.fspath(run_dir)
         self._engine, self._mode, self._delta = engine, mode, delta
-        self._first = first_update
         self._every = every or max(1, total_updates // PLAIN_LINES)
-        self._clock = clock
-        self._stream: TextIO | None = sys.stdout if stream is None else stream
-        self._encoding = getattr(self._stream, "encoding", None) or "utf-8"
-        self._unicode = self._encoding.lower().replace("-", "").startswith("utf")
-        self._wanted = live
-        self._lock = threading.RLock()
+        self._wanted, self._clock = live, clock
+        self._output = _Output(sys.stdout if stream is None else stream)
         self._display: Live | None = None
+        self._size: Callable[[], tuple[int, int]] = lambda: (80, 24)
+        self._redirected: tuple[TextIO, TextIO] | None = None
         self._started_at = clock()
         self._metrics: Mapping[str, Any] = {}
         self._evaluations: list[Mapping[str, Any]] = []
         self._reward, self._drift = _History(), _History()
-        self._idle: deque[float] = deque(maxlen=_RECENT)
-        self._arrivals: deque[tuple[float, int]] = deque(maxlen=50)
+        self._idle: deque[float] = deque(maxlen=_RECENT_STEPS)
+        self._arrivals: deque[tuple[float, int]] = deque(maxlen=_RECENT_ARRIVALS)
         self._line_at: float | None = None
         self._line_update: int | None = None
+        # What the display's own thread reads: replaced as a whole, never changed.
+        self._rows: tuple[_Row, ...] = ()
+        self._status = ""
 
     # -- what the run calls ------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Show the view; plain output begins with a heading line."""
-        with self._lock:
-            self._started_at = self._clock()
-            self._arrivals.append((self._started_at, self._first - 1))
-            if self._wants_display():
-                self._start_display()
-            if self._display is None:
-                self._print(self._heading())
+        self._started_at = self._clock()
+        self._arrivals.append((self._started_at, self._first - 1))
+        self._rows = self._current_rows()
+        if self._wants_display():
+            self._start_display()
+        if self._display is None:
+            self._print(self._heading())
 
     def update(self, metrics: Mapping[str, Any]) -> None:
         """Take the metrics of one update, as they are written to `metrics.jsonl`."""
-        with self._lock:
-            now, update = self._clock(), int(metrics["update"])
-            self._metrics = dict(metrics)
-            self._arrivals.append((now, update))
-            self._reward.add(metrics.get("reward_mean"))
-            self._drift.add(metrics.get("sequence_kl_mean"))
-            idle, step = metrics.get("learner_idle_s"), metrics.get("step_s")
-            if idle is not None and step:
-                self._idle.append(min(1.0, idle / step))
-            if self._display is None and self._is_time_for_a_line(now, update):
-                self._print_update(now)
+        now, update = self._clock(), int(metrics["update"])
+        self._metrics = dict(metrics)
+        self._arrivals.append((now, update))
+        self._reward.add(metrics.get("reward_mean"))
+        self._drift.add(metrics.get("sequence_kl_mean"))
+        idle, step = metrics.get("learner_idle_s"), metrics.get("step_s")
+        if idle is not None and step:
+            self._idle.append(min(1.0, idle / step))
+        self._status = ""
+        if self._display is not None:
+            self._rows = self._current_rows()
+        elif self._is_time_for_a_line(now, update):
+            self._print_update(now)
+
+    def status(self, text: str) -> None:
+        """Say in the live table what goes on until the next update, such as an evaluation; plain output leaves it out."""
+        self._status = text
 
     def message(self, text: str) -> None:
         """Say something that stays readable: above the live table, or as a plain line."""
-        with self._lock:
-            self._print(text)
+        self._print(text)
 
     def evaluation(self, result: Mapping[str, Any]) -> None:
         """Take the result of one evaluation, as it is written to `evaluation.jsonl`."""
-        with self._lock:
-            self._evaluations.append(dict(result))
-            self._print(_evaluation_line(result))
+        self._evaluations.append(dict(result))
+        self._status = ""
+        self._rows = self._current_rows()
+        self._print(_evaluation_line(result))
 
     def stop(self) -> None:
         """Leave the last state on the screen and give the terminal back; safe to call twice."""
-        with self._lock:
-            display, self._display = self._display, None
-            _running.discard(self)
-            if display is not None:
-                try:
-                    display.stop()
-                except Exception:
-                    self._stream = None
-            elif self._metrics and self._line_update != self._metrics["update"]:
-                self._print_update(self._clock())
+        display, self._display = self._display, None
+        _running.discard(self)
+        if display is not None:
+            self._stop_display(display)
+        elif self._metrics and self._line_update != self._metrics["update"]:
+            self._print_update(self._clock())
 
     def __enter__(self) -> LiveView:
         self.start()
@@ -149,150 +154,164 @@ class LiveView:
 
     def _heading(self) -> str:
         names = [name for name in (self._recipe, f"{self._engine} engine", self._mode) if name]
-        return f"{', '.join(names)}: updates {self._first} to {self._total}, written to {self._run_dir}"
+        place = f", written to {self._run_dir}" if self._run_dir else ""
+        return f"{', '.join(names)}: updates {self._first} to {self._total}{place}"
 
     def _update_line(self) -> str:
-        metrics = self._metrics
+        get = self._metrics.get
         width = len(str(self._total))
+        left = self._left()
         pieces = [
-            f"update {metrics['update']:>{width}}/{self._total}",
-            f"reward {_fixed(metrics.get('reward_mean'))}",
-            f"accepted {number_text(metrics.get('acceptance_rate'), 'fraction')}",
-            f"drift {number_text(metrics.get('sequence_kl_mean'))} max {number_text(metrics.get('sequence_kl_max'))}",
-            f"lag {number_text(metrics.get('policy_lag_mean'))}",
-            f"{number_text(metrics.get('rollout_tokens_per_s'))} tok/s",
+            f"update {get('update'):>{width}}/{self._total}",
+            f"reward {_fixed(get('reward_mean'))}",
+            f"accepted {number_text(get('acceptance_rate'), 'fraction')}",
+            f"drift {number_text(get('sequence_kl_mean'))} max {number_text(get('sequence_kl_max'))}",
+            f"lag {number_text(get('policy_lag_mean'))}",
+            f"{number_text(get('rollout_tokens_per_s'))} tokens/s",
             f"idle {number_text(self._idle_share(), 'fraction')}",
-            f"{duration_text(self._left())} left",
         ]
+        if left is not None and self._metrics["update"] < self._total:
+            pieces.append(f"{duration_text(left)} left")
         return "  ".join(pieces)
 
     def _print(self, text: str) -> None:
-        if self._stream is None:
+        text = _without_control_characters(text)
+        if self._display is None:
+            self._output.write(text + "\n")
+            self._output.flush()
             return
-        text = self._printable(text)
         try:
-            if self._display is not None:
-                self._display.console.print(Text(text))
-            else:
-                print(text, file=self._stream, flush=True)
-        except (OSError, ValueError):
-            self._stream = None  # nobody is listening any more
-
-    def _printable(self, text: str) -> str:
-        """Without control characters, and only with characters that the terminal's encoding has."""
-        text = "".join(c if c.isprintable() or c in "\n\t" else "�" for c in text)
-        try:
-            return text.encode(self._encoding, "replace").decode(self._encoding)
-        except LookupError:
-            return text.encode("ascii", "replace").decode("ascii")
+            self._display.console.print(Text(text))
+        except Exception:
+            self._output.write(text + "\n")
 
     # -- the live table ----------------------------------------------------------------------------------------
 
     def _wants_display(self) -> bool:
-        if self._wanted == "always":
-            return True
-        if self._wanted == "never" or self._stream is None:
-            return False
-        try:
-            return self._stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown", "")
-        except (OSError, ValueError, AttributeError):
-            return False
+        if self._wanted in ("always", "never"):
+            return self._wanted == "always"
+        return self._output.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
 
     def _start_display(self) -> None:
+        console = Console(
+            file=cast(TextIO, self._output), force_terminal=True, highlight=False, markup=False, emoji=False
+        )
+        display = Live(
+            get_renderable=self._safe_table,
+            console=console,
+            refresh_per_second=4,
+            vertical_overflow="crop",
+        )
+        self._redirected = (sys.stdout, sys.stderr)
+        self._display, self._size = display, lambda: console.size
         try:
-            console = Console(
-                file=self._stream, force_terminal=True, highlight=False, markup=False, emoji=False
-            )
-            display = Live(
-                get_renderable=self._safe_table,
-                console=console,
-                refresh_per_second=4,
-                vertical_overflow="crop",
-                transient=False,
-            )
-            self._streams = (sys.stdout, sys.stderr)
             display.start(refresh=True)
         except Exception:
-            return
-        self._display = display
-        _running.add(self)
+            self._display = None
+            self._stop_display(display)
+        else:
+            _running.add(self)
+
+    def _stop_display(self, display: Live) -> None:
+        """Give back the cursor and the standard streams, whatever happens meanwhile."""
+        try:
+            display.stop()
+        except Exception:
+            self._restore(display)
+        except BaseException:  # a second Ctrl-C
+            self._restore(display)
+            raise
+
+    def _restore(self, display: Live) -> None:
+        self._restore_streams()
+        with contextlib.suppress(Exception):
+            display.console.show_cursor(True)
+
+    def _restore_streams(self) -> None:
+        if self._redirected is not None:
+            sys.stdout, sys.stderr = self._redirected
 
     def _forget_after_fork(self) -> None:
-        """In a forked worker: its output goes straight to the terminal, and it draws nothing."""
-        self._lock = threading.RLock()
-        self._display, self._stream = None, None
-        sys.stdout, sys.stderr = self._streams
+        """In a forked worker: its own output goes straight to the terminal, and this view draws nothing."""
+        self._display = None
+        self._output = _Output(None)
+        self._restore_streams()
 
     def _safe_table(self) -> RenderableType:
         try:
-            with self._lock:
-                return self._table()
+            return self._table()
         except Exception as error:
-            return Text(self._printable(f"live view unavailable: {type(error).__name__}"))
+            return Text(f"live view unavailable: {type(error).__name__}")
 
     def _table(self) -> RenderableType:
-        console = self._display.console if self._display else Console()
-        width, height = console.size
-        rows = [(name, Text(self._printable(value)), style) for name, value, style in self._rows()]
+        width, height = self._size()
+        if width < 30 or height < 8:
+            return self._progress()
+        rows = self._rows
         if width >= _TWO_COLUMNS:
             body: RenderableType = _side_by_side(rows)
         else:
             body = _one_below_the_other(rows[: max(1, height - 6)])
-        title = Text(self._printable(f" FlashREINFORCE  {self._recipe} "), style="bold", overflow="crop")
-        place = self._printable(f" {self._engine}, {self._mode}  {self._run_dir} ")
-        subtitle = Text(place, style="dim", overflow="crop", no_wrap=True)
-        content = Group(self._progress(), Text(""), body)
-        if width < 30 or height < 8:
-            return self._progress()
+        place = "  ".join(filter(None, [f"{self._engine}, {self._mode}", self._run_dir]))
         return Panel(
-            content,
-            title=title,
-            subtitle=subtitle,
+            Group(self._progress(), Text(""), body),
+            title=_line(f" FlashREINFORCE  {self._recipe} ", "bold"),
+            subtitle=_line(f" {place} ", "dim"),
             title_align="left",
             subtitle_align="right",
-            width=min(width, 120),
+            border_style="dim",
+            width=min(width, _WIDEST),
         )
 
     def _progress(self) -> RenderableType:
         update = int(self._metrics.get("update", self._first - 1))
-        line = Table.grid(expand=True, padding=(0, 1))
-        line.add_column(ratio=1)
-        line.add_column(no_wrap=True, overflow="crop")
+        left = self._left()
+        if self._status:
+            ending = f", {self._status}"
+        elif update >= self._total:
+            ending = ", done"
+        else:
+            ending = "" if left is None else f", {duration_text(left)} left"
         elapsed = duration_text(self._clock() - self._started_at)
-        ending = "done" if update >= self._total else f"{duration_text(self._left())} left"
+        line = Table.grid(expand=True, padding=(0, 1))
+        line.add_column(ratio=1, min_width=4)
+        line.add_column(no_wrap=True, overflow="crop")
         line.add_row(
             ProgressBar(total=max(self._total, 1), completed=update),
-            Text(f"{update}/{self._total}  {elapsed}, {ending}", overflow="crop"),
+            _line(f"{update}/{self._total}  {elapsed}{ending}"),
         )
         return line
 
-    def _rows(self) -> list[tuple[str, str, str]]:
+    def _current_rows(self) -> tuple[_Row, ...]:
         get = self._metrics.get
-        blocks = _BLOCKS if self._unicode else _ASCII_BLOCKS
-        drift_max, acceptance = get("sequence_kl_max"), get("acceptance_rate")
+        blocks = _BLOCKS if self._output.unicode else _ASCII_BLOCKS
+        acceptance, drift_max = get("acceptance_rate"), get("sequence_kl_max")
         limit = f" of {number_text(self._delta)}" if self._delta is not None else ""
-        lag = f"{number_text(get('policy_lag_mean'))}  in flight {number_text(get('lag_in_flight'))}, in queue {number_text(get('lag_in_queue'))}"
-        rejecting = acceptance is not None and acceptance < 0.9
-        return [
-            ("reward", f"{_fixed(get('reward_mean'))}  {self._reward.sparkline(blocks)}", "bold"),
-            ("accuracy", self._accuracy(), "bold"),
-            ("accepted", number_text(acceptance, "fraction"), "yellow" if rejecting else ""),
-            ("drift mean", f"{number_text(get('sequence_kl_mean'))}  {self._drift.sparkline(blocks)}", ""),
-            ("drift max", f"{number_text(drift_max)}{limit}", ""),
-            ("ratio max", number_text(get("ratio_max")), ""),
-            ("lag", lag, ""),
-            ("rollout", f"{number_text(get('rollout_tokens_per_s'))} tokens/s", ""),
-            ("learner idle", number_text(self._idle_share(), "fraction"), ""),
-            (
-                "response",
-                f"{number_text(get('response_tokens_mean'))} tokens, {number_text(get('truncated_fraction'), 'fraction')} truncated",
-                "",
+        parts = (
+            f"in flight {number_text(get('lag_in_flight'))}, in queue {number_text(get('lag_in_queue'))}, "
+            f"max {number_text(get('policy_lag_max'))}"
+        )
+        rejecting = acceptance is not None and acceptance < _WORRYING_ACCEPTANCE
+        return (
+            _Row("reward", f"{_fixed(get('reward_mean'))}  {self._reward.sparkline(blocks)}", "bold"),
+            _Row("accuracy", self._accuracy(), "bold"),
+            _Row("accepted", number_text(acceptance, "fraction"), "yellow" if rejecting else ""),
+            _Row("drift mean", f"{number_text(get('sequence_kl_mean')):7}  {self._drift.sparkline(blocks)}"),
+            _Row("drift max", f"{number_text(drift_max)}{limit}"),
+            _Row("ratio max", number_text(get("ratio_max"))),
+            _Row("lag", f"{number_text(get('policy_lag_mean'))}  {parts}"),
+            _Row("rollout", f"{number_text(get('rollout_tokens_per_s'))} tokens/s"),
+            _Row("learner idle", number_text(self._idle_share(), "fraction")),
+            _Row("length", f"{number_text(get('response_tokens_mean'))} tokens"),
+            _Row("truncated", number_text(get("truncated_fraction"), "fraction")),
+            _Row("entropy", number_text(get("entropy_mean"))),
+            _Row("grad norm", f"{number_text(get('grad_norm'))}, lr {number_text(get('lr'))}"),
+            _Row(
+                "dropped",
+                number_text(get("dropped_total"), "count"),
+                "yellow" if get("dropped_total") else "",
             ),
-            ("entropy", number_text(get("entropy_mean")), ""),
-            ("grad norm", number_text(get("grad_norm")), ""),
-            ("lr", number_text(get("lr")), ""),
-            ("dropped", number_text(get("dropped_total"), "count"), "yellow" if get("dropped_total") else ""),
-        ]
+        )
 
     def _accuracy(self) -> str:
         if not self._evaluations:
@@ -310,12 +329,52 @@ class LiveView:
 
     def _left(self) -> float | None:
         """Seconds to the last update at the recent pace."""
-        if len(self._arrivals) < 2:
+        arrivals = self._arrivals
+        if len(arrivals) < 2:
             return None
-        (begin, first), (end, last) = self._arrivals[0], self._arrivals[-1]
+        (begin, first), (end, last) = arrivals[0], arrivals[-1]
         if last <= first:
             return None
         return max(0, self._total - last) * (end - begin) / (last - first)
+
+
+class _Output:
+    """A stream that never raises: what its encoding lacks becomes '?', and a closed one takes no more."""
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+        self.encoding = getattr(stream, "encoding", None) or "utf-8"
+        self.unicode = self.encoding.lower().replace("-", "").startswith("utf")
+
+    def write(self, text: str) -> int:
+        if self._stream is None:
+            return len(text)
+        try:
+            try:
+                self._stream.write(text)
+            except UnicodeEncodeError:
+                self._stream.write(text.encode(self.encoding, "replace").decode(self.encoding))
+        except (OSError, ValueError, LookupError):
+            self._stream = None
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            if self._stream is not None:
+                self._stream.flush()
+        except (OSError, ValueError):
+            self._stream = None
+
+    def isatty(self) -> bool:
+        try:
+            return self._stream is not None and self._stream.isatty()
+        except (OSError, ValueError, AttributeError):
+            return False
+
+    def fileno(self) -> int:
+        if self._stream is None:
+            raise OSError("no stream")
+        return self._stream.fileno()
 
 
 class _History:
@@ -377,20 +436,35 @@ def _evaluation_line(result: Mapping[str, Any]) -> str:
     return f"{', '.join(parts)} ({number_text(result.get('tasks'), 'count')} held-out tasks)"
 
 
-def _one_below_the_other(rows: Iterable[tuple[str, Text, str]]) -> Table:
+@dataclass(frozen=True)
+class _Row:
+    name: str
+    value: str
+    style: str = ""
+
+
+def _line(text: str, style: str = "") -> Text:
+    return Text(_without_control_characters(text), style=style, no_wrap=True, overflow="crop")
+
+
+def _without_control_characters(text: str) -> str:
+    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
+
+
+def _one_below_the_other(rows: Sequence[_Row]) -> Table:
     table = Table.grid(padding=(0, 2))
-    table.add_column(style="dim", no_wrap=True, overflow="crop", width=12)
+    table.add_column(style="dim", no_wrap=True, overflow="crop", min_width=12)
     table.add_column(no_wrap=True, overflow="crop")
-    for name, value, style in rows:
-        table.add_row(name, value, style=style)
+    for row in rows:
+        table.add_row(row.name, _line(row.value, row.style))
     return table
 
 
-def _side_by_side(rows: list[tuple[str, Text, str]]) -> Table:
+def _side_by_side(rows: Sequence[_Row]) -> Table:
     half = (len(rows) + 1) // 2
     table = Table.grid(expand=True, padding=(0, 2))
-    table.add_column(ratio=6)
-    table.add_column(ratio=5)
+    table.add_column(ratio=3)
+    table.add_column(ratio=2)
     table.add_row(_one_below_the_other(rows[:half]), _one_below_the_other(rows[half:]))
     return table
 

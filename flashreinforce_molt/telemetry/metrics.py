@@ -19,6 +19,7 @@ EVALUATION_FILE = "evaluation.jsonl"
 ENVIRONMENT_GROUP = "environment"
 """Group of every metric that an environment adds and that is not in the table."""
 
+_LARGEST_UPDATE = 2**53
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,79}")
 
 
@@ -271,14 +272,14 @@ def plain_number(name: str, value: Any, where: str) -> int | float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{where}: metric {name!r} must be a number or None, got {value!r}")
+        raise ValueError(f"{where}: metric {name!r} must be a number or None, got {_short(value)}")
     try:
         finite = math.isfinite(value)
     except OverflowError:
         finite = False
     if not finite:
         raise ValueError(
-            f"{where}: metric {name!r} is {value!r}, which is no number of JSON; give None if it was not measured"
+            f"{where}: metric {name!r} is {_short(value)}, which is no number of JSON; give None if it was not measured"
         )
     return value
 
@@ -325,8 +326,8 @@ def validate_evaluation(result: Mapping[str, Any]) -> dict[str, Any]:
 def _update_number(value: Any, where: str, *, minimum: int) -> int:
     if hasattr(value, "item"):
         value = value.item()
-    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-        raise ValueError(f"{where}: 'update' must be an integer of at least {minimum}, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= _LARGEST_UPDATE:
+        raise ValueError(f"{where}: 'update' must be an integer of at least {minimum}, got {_short(value)}")
     return value
 
 
@@ -473,6 +474,14 @@ def read_evaluations(path: str | os.PathLike[str]) -> Record:
         for metric in EVALUATION_METRICS:
             plain_number(metric.name, line.get(metric.name), where)
     return record
+
+
+def _short(value: Any) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # an integer with thousands of digits
+        return "a huge integer"
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _read_lines(path: Path) -> Record:

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 REDACTED = "[redacted]"
+
+_SHORTEST_LITERAL = 8
+"""A secret of the environment that is shorter is not searched for as text: it would hide innocent words."""
 
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Words that make a name secret wherever they stand in it.
-_SECRET_WORDS = _words(
-    "secret secrets password passwords passwd passphrase credential credentials apikey apikeys authorization "
-    "accesskey secretkey privatekey authtoken"
+# Parts that make a name secret wherever they stand in it, with any separators.
+_SECRET_PARTS = (
+    "apikey",
+    "secretkey",
+    "accesskey",
+    "privatekey",
+    "password",
+    "passwd",
+    "passphrase",
+    "authtoken",
 )
+# Words that do so wherever they stand.
+_SECRET_WORDS = _words("secret secrets credential credentials authorization")
 # Words that do so at the end of a name.
 _SECRET_ENDINGS = _words("auth cookie cookies netrc bearer")
 # `OWNER_key` is secret for these owners; `sort_key` is not.
@@ -36,11 +47,17 @@ _TEXT_TOKENS = _words(
 _OWNED_TOKENS = _words("access api auth bearer refresh session hf hub")
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+_NO_LETTER_OR_DIGIT = re.compile(r"[^a-z0-9]+")
 
 _PRIVATE_KEY = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
 )
-_USER_IN_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]{0,30}://)([^\s/?#@\"'<>]*(?::(?!\d+/)[^\s@\"'<>]*)?@)+")
+_SCHEME = r"(?<![A-Za-z0-9+.\-])([A-Za-z][A-Za-z0-9+.\-]{0,30}://)"
+_USER_IN_URL = re.compile(_SCHEME + r"([^\s/?#\"'<>]{1,512})@")
+# A password with a raw slash in it; what looks like a port is none.
+_SLASH_IN_PASSWORD = re.compile(
+    _SCHEME + r"([^\s/?#@:\"'<>]{0,256}:(?!\d{1,5}(?:[/?#\s]|$))[^\s@\"'<>]{1,512})@"
+)
 _BEARER = re.compile(r"(\bbearer\s+)(?!tokens?\b)([A-Za-z0-9._~+/=\-]{6,})", re.IGNORECASE)
 _KNOWN_SHAPES = re.compile(
     r"(?<![A-Za-z0-9])(?:"
@@ -53,10 +70,13 @@ _KNOWN_SHAPES = re.compile(
     r")"
 )
 _SLACK_HOOK = re.compile(r"(hooks\.slack\.com/services/)[A-Za-z0-9/_\-]+")
-_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_.\-]*)([\"']?\s{0,3}[=:]\s{0,3}|\s+(?=[^\s\-]))")
+# A name starts where no name goes on, so that the search stays linear in the text.
+_ASSIGNMENT = re.compile(r"(?<![\w.\-])([\w.\-]+)([\"']?\s{0,3}[=:]\s{0,3}|\s{1,3}(?=[^\s\-]))")
 _ASSIGNED = re.compile(
-    r"(?:(?:Bearer|Basic|Token|Digest)\s+)?(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s,;&\"'}\])]+)", re.IGNORECASE
+    r"(?:(?:Bearer|Basic|Token|Digest)\s+)?(?:\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*'|[^\s&\"']+)",
+    re.IGNORECASE,
 )
+_POSITION = re.compile(r"[0-9.]+[,;)\]]?")
 
 
 def is_secret_name(name: str) -> bool:
@@ -66,20 +86,23 @@ def is_secret_name(name: str) -> bool:
     [True, True, False, False, False]
     """
     words = [word.lower() for word in _WORD.findall(name)]
+    while words and words[-1].isdigit():
+        words.pop()
     if not words:
         return False
-    if not _SECRET_WORDS.isdisjoint(words) or words[-1] in _SECRET_ENDINGS:
+    squeezed = _NO_LETTER_OR_DIGIT.sub("", name.lower())
+    if any(part in squeezed for part in _SECRET_PARTS) or not _SECRET_WORDS.isdisjoint(words):
         return True
-    before, last = (words[-2] if len(words) > 1 else ""), words[-1]
     if any(owner in _KEY_OWNERS and key in ("key", "keys") for owner, key in pairwise(words)):
         return True
+    before, last = (words[-2] if len(words) > 1 else ""), words[-1]
     if last == "token":
         return before not in _TEXT_TOKENS
     if last == "tokens":
         return before in _OWNED_TOKENS
     if last in ("pass", "pwd"):
         return before in _PASSWORD_OWNERS
-    return False
+    return last in _SECRET_ENDINGS
 
 
 def redact(value: Any, *, environ: Mapping[str, str] | None = None) -> Any:
@@ -88,66 +111,76 @@ def redact(value: Any, *, environ: Mapping[str, str] | None = None) -> Any:
     Removed are the values of secret names (mapping keys, `NAME=value`, `--flag value`), passwords in URLs, well-known
     shapes of access keys, and the text of every secret that the environment (`os.environ`) now holds.
     """
-    known = _secrets_of(os.environ if environ is None else environ)
-    return _redact(value, known)
+    variables = os.environ if environ is None else environ
+    held = {
+        text for name, text in variables.items() if len(text) >= _SHORTEST_LITERAL and is_secret_name(name)
+    }
+    return _redact(value, sorted(held, key=len, reverse=True))
 
 
-def _secrets_of(environ: Mapping[str, str]) -> list[str]:
-    values = {value for name, value in environ.items() if len(value) >= 6 and is_secret_name(name)}
-    return sorted(values, key=len, reverse=True)
-
-
-def _redact(value: Any, known: list[str]) -> Any:
+def _redact(value: Any, held: Sequence[str]) -> Any:
     if isinstance(value, str):
-        return _redact_text(value, known)
+        return _redact_text(value, held)
     if isinstance(value, bytes):
-        return _redact_text(value.decode("utf-8", "replace"), known).encode()
+        return _redact_text(value.decode("utf-8", "replace"), held).encode()
     if isinstance(value, Mapping):
         return {
-            _redact(key, known): _remove(item, str(key)) if is_secret_name(str(key)) else _redact(item, known)
+            _redact(key, held): _removed(item, str(key), held)
+            if is_secret_name(str(key))
+            else _redact(item, held)
             for key, item in value.items()
         }
-    if isinstance(value, (list, tuple)):
-        return type(value)(_redact_sequence(value, known)) if type(value) in (list, tuple) else value
+    if isinstance(value, list):
+        return _redact_sequence(value, held)
+    if isinstance(value, tuple):
+        return tuple(_redact_sequence(value, held))
     if isinstance(value, (set, frozenset)):
-        return type(value)(_redact(item, known) for item in value)
+        return type(value)(_redact(item, held) for item in value)
     if isinstance(value, os.PathLike):
-        return _redact_text(str(value), known)
+        return _redact_text(str(value), held)
     return value
 
 
-def _redact_sequence(items: list[Any] | tuple[Any, ...], known: list[str]) -> list[Any]:
-    """A sequence may be a command line, in which a secret flag's value is the next element."""
+def _redact_sequence(items: Sequence[Any], held: Sequence[str]) -> list[Any]:
+    """A sequence may be a command line: a secret flag's value is the next element, or all that follows its `=`."""
     result: list[Any] = []
     remove_next = False
     for item in items:
         is_flag = isinstance(item, str) and item.startswith("-") and len(item) > 1
+        name, equals, _ = item.partition("=") if isinstance(item, str) else ("", "", "")
         if remove_next and not is_flag:
             result.append(REDACTED)
+        elif equals and not any(c.isspace() for c in name) and is_secret_name(name):
+            result.append(f"{name}={REDACTED}")
         else:
-            result.append(_redact(item, known))
-        remove_next = is_flag and "=" not in item and not item[-1].isspace() and is_secret_name(item)
+            result.append(_redact(item, held))
+        remove_next = is_flag and not equals and " " not in item and is_secret_name(item)
     return result
 
 
-def _remove(value: Any, name: str) -> Any:
+def _removed(value: Any, name: str, held: Sequence[str]) -> Any:
     """What stands for the value of a secret name: every text in it goes, 'not set' stays readable."""
     if value is None or isinstance(value, bool) or value == "":
         return value
     if isinstance(value, (int, float)) and name.lower().endswith("token"):
-        return value
+        return value  # a number of a token is a count or a position
     if isinstance(value, Mapping):
-        return {key: _remove(item, name) for key, item in value.items()}
+        is_setting = "value" in value and set(value) <= {"value", "source", "layer"}
+        return {
+            key: _redact(item, held) if is_setting and key != "value" else _removed(item, name, held)
+            for key, item in value.items()
+        }
     if isinstance(value, (list, tuple)):
-        return [_remove(item, name) for item in value]
+        return [_removed(item, name, held) for item in value]
     return REDACTED
 
 
-def _redact_text(text: str, known: list[str]) -> str:
-    for secret in known:
+def _redact_text(text: str, held: Sequence[str]) -> str:
+    for secret in held:
         text = text.replace(secret, REDACTED)
     text = _PRIVATE_KEY.sub(REDACTED, text)
     text = _USER_IN_URL.sub(_without_user, text)
+    text = _SLASH_IN_PASSWORD.sub(_without_user, text)
     text = _SLACK_HOOK.sub(rf"\1{REDACTED}", text)
     text = _BEARER.sub(rf"\1{REDACTED}", text)
     text = _KNOWN_SHAPES.sub(REDACTED, text)
@@ -157,7 +190,7 @@ def _redact_text(text: str, known: list[str]) -> str:
 def _without_user(match: re.Match[str]) -> str:
     scheme, user = match.group(1), match.group(2)
     if ":" not in user and scheme.lower().startswith(("ssh", "git+ssh")):
-        return match.group(0)
+        return match.group(0)  # the login name of ssh, such as git@
     return f"{scheme}{REDACTED}@"
 
 
@@ -168,15 +201,14 @@ def _redact_assignments(text: str) -> str:
     while match := _ASSIGNMENT.search(text, position):
         position = match.end(1)
         name, separator = match.group(1), match.group(2)
-        is_flag = text[max(match.start() - 1, 0) : match.start()] == "-"
-        if (separator.isspace() and not is_flag) or not is_secret_name(name):
+        if (separator.isspace() and not name.startswith("-")) or not is_secret_name(name):
             continue
         value = _ASSIGNED.match(text, match.end())
-        if value is None or value.group(0).startswith(REDACTED[:-1]):
+        if value is None or value.group(0).startswith(REDACTED):
             continue
-        if name.lower().endswith("token") and re.fullmatch(r"[0-9.]+", value.group(0)):
+        if name.lower().endswith("token") and _POSITION.fullmatch(value.group(0)):
             continue  # "token: 12" is a position
-        if value.group(0).lower() in ("none", "null", "true", "false"):
+        if value.group(0).lower().rstrip(",;)]}") in ("none", "null", "true", "false", ""):
             continue
         pieces += [text[done : match.end()], REDACTED]
         done = position = value.end()

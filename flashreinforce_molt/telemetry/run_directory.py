@@ -126,12 +126,12 @@ def write_config(run_dir: str | os.PathLike[str], config: Any) -> Path:
 
 
 def _as_dict(config: Any) -> Any:
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        return dataclasses.asdict(config)
+    if isinstance(config, dict):
+        return config
     from omegaconf import OmegaConf
 
-    if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        config = OmegaConf.structured(config)
-    elif isinstance(config, Mapping):
-        config = OmegaConf.create(dict(config))
     return OmegaConf.to_container(config, resolve=True)
 
 
@@ -140,14 +140,15 @@ def write_provenance(
     *,
     recipe: str | None,
     variants: Sequence[str] = (),
-    settings: Mapping[str, Mapping[str, Any]] | None = None,
+    settings: Mapping[str, Any] | None = None,
     engine: str | None = None,
     command: Sequence[str] | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write `provenance.json`: what ran, from which code, with which versions, and where each setting came from.
 
-    `settings` is {name: {"value": ..., "source": ...}}; `command` defaults to this process's own command line.
+    `settings` maps each name to {"value": ..., "source": ...}, or to an object with these attributes, such as those of
+    a resolved experiment; `command` defaults to this process's own command line.
     """
     path = Path(run_dir) / PROVENANCE_FILE
     content = {
@@ -156,12 +157,20 @@ def write_provenance(
         "recipe": recipe,
         "variants": list(variants),
         "engine": engine,
-        "settings": {name: dict(setting) for name, setting in (settings or {}).items()},
+        "settings": {name: _setting_entry(setting) for name, setting in (settings or {}).items()},
         "resumes": [],
         **(extra or {}),
     }
     _write_json(path, content)
     return path
+
+
+def _setting_entry(setting: Any) -> dict[str, Any]:
+    if isinstance(setting, Mapping):
+        return dict(setting)
+    entry = {"value": setting.value, "source": setting.source}
+    layer = getattr(setting, "layer", None)
+    return entry if layer is None else {**entry, "layer": layer}
 
 
 def record_resume(
@@ -183,11 +192,17 @@ def record_resume(
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    write_atomically(path, json.dumps(redact(content), indent=2, ensure_ascii=False, default=str) + "\n")
+    write_atomically(
+        path, json.dumps(redact(content), indent=2, ensure_ascii=False, default=_described) + "\n"
+    )
+
+
+def _described(value: Any) -> str:
+    return redact(str(value))
 
 
 def _circumstances(command: Sequence[str] | None) -> dict[str, Any]:
-    words = [sys.executable and "python", *sys.argv] if command is None else list(command)
+    words = ["python", *sys.argv] if command is None else list(command)
     return {
         "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "command": shlex.join(redact([str(word) for word in words])),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,16 @@ from flashreinforce_molt.telemetry.metrics import (
     read_evaluations,
     read_metrics,
 )
+from flashreinforce_molt.telemetry.redaction import REDACTED, is_secret_name, redact
 from flashreinforce_molt.telemetry.run_directory import CONFIG_FILE, PROVENANCE_FILE
 
-_MAX_FILE_BYTES = 4_000_000
+_MAX_PROVENANCE_BYTES = 4_000_000
+_MAX_CONFIG_BYTES = 400_000
 _MAX_SETTINGS = 2_000
 _MAX_DEPTH = 8
 _MAX_VALUE_LENGTH = 400
+_ENDS = 0.05
+"""Share of the updates at the beginning and at the end that 'first' and 'last' are means over."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +55,41 @@ class RunRecord:
 
     def column(self, name: str) -> list[float | None]:
         """One metric over the updates; None where it was not measured or is no number."""
-        return [_number(line.get(name)) for line in self.metrics]
+        return [number_or_none(line.get(name)) for line in self.metrics]
 
     @property
     def updates(self) -> list[int]:
         return [line["update"] for line in self.metrics]
+
+    def mean(self, name: str) -> float | None:
+        """Mean of a metric over all updates."""
+        return mean(self.column(name))
+
+    def last(self, name: str) -> float | None:
+        """Newest measured value of a metric."""
+        return next((value for value in reversed(self.column(name)) if value is not None), None)
+
+    @property
+    def end_length(self) -> int:
+        """Updates that `first_and_last` takes the means over."""
+        return max(1, round(_ENDS * len(self.metrics)))
+
+    def first_and_last(self, values: Sequence[float | None]) -> tuple[float | None, float | None]:
+        """Means of a column at the beginning and at the end of the run."""
+        return mean(values[: self.end_length]), mean(values[-self.end_length :])
+
+    def idle_shares(self) -> list[float | None]:
+        """Share of each step in which the learner waited."""
+        pairs = zip(self.column("learner_idle_s"), self.column("step_s"), strict=True)
+        return [min(1.0, idle / step) if idle is not None and step else None for idle, step in pairs]
+
+    @property
+    def idle_share(self) -> float | None:
+        """Waiting time over step time, of the whole run."""
+        pairs = zip(self.column("learner_idle_s"), self.column("step_s"), strict=True)
+        known = [(idle, step) for idle, step in pairs if idle is not None and step]
+        total = sum(step for _, step in known)
+        return sum(idle for idle, _ in known) / total if total > 0 else None
 
     def text(self, *path: str) -> str:
         """A text of the provenance; empty if it is not there."""
@@ -70,7 +105,7 @@ class RunRecord:
     def number(self, name: str) -> float | None:
         """A setting's value as a number; None if it is not known or no number."""
         try:
-            return _number(float(self.setting(name)))
+            return number_or_none(float(self.setting(name)))
         except ValueError:
             return None
 
@@ -83,7 +118,7 @@ class RunRecord:
             names.update(
                 (name, None)
                 for name, value in line.items()
-                if name not in known and _number(value) is not None
+                if name not in known and number_or_none(value) is not None
             )
         return list(names)
 
@@ -128,15 +163,19 @@ def read_run(run_dir: str | os.PathLike[str]) -> RunRecord:
     except (ValueError, OSError) as error:
         notes.append(f"{EVALUATION_FILE} is damaged and not shown: {error}.")
 
-    provenance = _read_mapping(path / PROVENANCE_FILE, _load_json, notes, "where settings and code came from")
-    config = _read_mapping(path / CONFIG_FILE, _load_yaml, notes, "settings that no source is known for")
+    provenance = _read_mapping(
+        path / PROVENANCE_FILE, json.loads, _MAX_PROVENANCE_BYTES, notes, "where code and settings came from"
+    )
+    config = _read_mapping(path / CONFIG_FILE, _load_yaml, _MAX_CONFIG_BYTES, notes, "the resolved settings")
     return RunRecord(path, record.lines, evaluations, provenance, _settings(provenance, config), tuple(notes))
 
 
-def _read_mapping(path: Path, load: Any, notes: list[str], lost: str) -> Mapping[str, Any]:
+def _read_mapping(
+    path: Path, load: Callable[[str], Any], limit: int, notes: list[str], lost: str
+) -> Mapping[str, Any]:
     try:
-        if path.stat().st_size > _MAX_FILE_BYTES:
-            raise ValueError(f"larger than {_MAX_FILE_BYTES:,} bytes")
+        if path.stat().st_size > limit:
+            raise ValueError(f"larger than {limit:,} bytes")
         content = load(path.read_text("utf-8"))
         if not isinstance(content, Mapping):
             raise ValueError("not a table of names and values")
@@ -151,17 +190,15 @@ def _read_mapping(path: Path, load: Any, notes: list[str], lost: str) -> Mapping
     return {}
 
 
-def _load_json(text: str) -> Any:
-    return json.loads(text)
-
-
 def _load_yaml(text: str) -> Any:
     import yaml
 
     try:
         return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from None
+    except RecursionError:
+        raise
+    except Exception as error:  # the constructors of YAML raise more than YAMLError
+        raise ValueError(f"{type(error).__name__}: {error}") from None
 
 
 def _settings(provenance: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, ShownSetting]:
@@ -170,7 +207,7 @@ def _settings(provenance: Mapping[str, Any], config: Mapping[str, Any]) -> dict[
     for name, value in _leaves(config):
         if len(shown) >= _MAX_SETTINGS:
             break
-        shown[name] = ShownSetting(value_text(value))
+        shown[name] = ShownSetting(_setting_text(name, value))
     sources = provenance.get("settings")
     if isinstance(sources, Mapping):
         for name, entry in list(sources.items())[:_MAX_SETTINGS]:
@@ -182,7 +219,7 @@ def _settings(provenance: Mapping[str, Any], config: Mapping[str, Any]) -> dict[
             )
             for inner in [key for key in shown if key.startswith(f"{name}.")]:
                 del shown[inner]  # a table that is one setting
-            shown[str(name)] = ShownSetting(value_text(entry.get("value")), source)
+            shown[str(name)] = ShownSetting(_setting_text(str(name), entry.get("value")), source)
     return shown
 
 
@@ -195,9 +232,13 @@ def _leaves(config: Mapping[str, Any], prefix: str = "", depth: int = 0) -> Iter
             yield name, value
 
 
+def _setting_text(name: str, value: Any) -> str:
+    return REDACTED if value is not None and is_secret_name(name) else value_text(value)
+
+
 def value_text(value: Any) -> str:
-    """A value as short text, however it is nested."""
-    return _nested_text(value, 0)[:_MAX_VALUE_LENGTH]
+    """A value as short text without secrets, however it is nested."""
+    return redact(_nested_text(value, 0))[:_MAX_VALUE_LENGTH]
 
 
 def _nested_text(value: Any, depth: int) -> str:
@@ -223,11 +264,17 @@ def _nested_text(value: Any, depth: int) -> str:
         return "a huge number"
 
 
-def _number(value: Any) -> float | None:
+def number_or_none(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
         number = float(value)
     except OverflowError:
         return None
-    return number if number - number == 0 else None
+    return number if math.isfinite(number) else None
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    """Mean of the measured values; None if there are none."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
