@@ -9,9 +9,9 @@ import importlib
 from typing import Any
 
 _HOME_OF = {
-    "EVALUATION_METRICS": "metrics",
-    "METRICS": "metrics",
-    "Metric": "metrics",
+    "EVALUATION_METRICS": "metric_table",
+    "METRICS": "metric_table",
+    "Metric": "metric_table",
     "MetricsLog": "metrics",
     "read_evaluations": "metrics",
     "read_metrics": "metrics",

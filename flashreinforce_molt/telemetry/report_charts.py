@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from flashreinforce_molt.telemetry.formatting import number_text
 from flashreinforce_molt.telemetry.markup import Html, joined, tag
-from flashreinforce_molt.telemetry.metrics import METRICS
+from flashreinforce_molt.telemetry.metric_table import METRICS
 from flashreinforce_molt.telemetry.run_record import RunRecord
 from flashreinforce_molt.telemetry.svg import Guide, Series, line_chart, stacked_chart
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from flashreinforce_molt.telemetry.metrics import group_of
+from flashreinforce_molt.telemetry.metric_table import group_of
 
 EVALUATION_GROUP = "evaluation"
 
