@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -69,7 +69,7 @@ class ModelShape:
         return 2 * self.layers * self.kv_heads * self.head_dim * 2
 
 
-_QWEN2_1B5 = {
+_QWEN2_1B5: dict[str, Any] = {
     "hidden": 1536,
     "layers": 28,
     "heads": 12,
@@ -164,8 +164,3 @@ def shape_of(model_id: str | None, config: Mapping[str, Any]) -> ModelShape | No
         )
     except (KeyError, TypeError, ValueError, ZeroDivisionError):
         return None
-
-
-def shape_fields() -> tuple[str, ...]:
-    """Names of the fields of a shape, for a person who adds a model."""
-    return tuple(field.name for field in fields(ModelShape))

@@ -286,8 +286,6 @@ class MoltConfig:
     """Replay the rollout's expert choices in the learner; mixture-of-experts models only."""
     prefix_caching: bool = False
     """Keep the KV cache of shared prefixes between turns."""
-    force_sync: bool = False
-    """Generate each batch only after the update before it."""
     packing: bool = False
     """Pack several trajectories into one row; our loss refuses it."""
     runners: int = setting(2, minimum=1)

@@ -8,32 +8,34 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable
 
 from flashreinforce_molt.config.experiment import Check, Experiment
-
-Level = Literal["ok", "warning", "error"]
-Derived = Mapping[str, tuple[Any, str]]
-
-
-class _Report:
-    """Collects what one validator has to say; without a complaint it reports `ok`."""
-
-    def __init__(self, id: str, experiment: Experiment, *settings: str) -> None:
-        self._id = id
-        self._experiment = experiment
-        self._settings = settings
-        self._checks: list[Check] = []
-
-    def say(self, name: str) -> str:
-        return str(self._experiment.settings[name])
-
-    def add(self, level: Level, message: str) -> None:
-        self._checks.append(Check(self._id, level, message, self._settings))
-
-    def checks(self, ok: str) -> list[Check]:
-        return self._checks or [Check(self._id, "ok", ok, self._settings)]
+from flashreinforce_molt.config.report import Derived, Report
+from flashreinforce_molt.config.validate_batch import (
+    auto_molt_microbatch,
+    auto_molt_updates,
+    validate_algorithm,
+    validate_data,
+    validate_epochs,
+    validate_evaluation,
+    validate_pins,
+    validate_rollouts_per_prompt,
+)
+from flashreinforce_molt.config.validate_cluster import (
+    validate_alfworld,
+    validate_cluster,
+    validate_context,
+    validate_model_parallel,
+    validate_parallel,
+)
+from flashreinforce_molt.config.validate_molt import (
+    auto_model_path,
+    validate_engine,
+    validate_molt_queue,
+    validate_native,
+    validate_partial_rollout,
+)
 
 
 def auto_sync_lag(experiment: Experiment) -> Derived:
@@ -52,7 +54,7 @@ def validate_full_support(experiment: Experiment) -> list[Check]:
     """The importance ratio needs a behaviour policy that can sample every token (Eq. 1)."""
     full = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
     allowed = "rollout.allow_truncated_sampling"
-    report = _Report("full-support", experiment, *(f"rollout.{key}" for key in full), allowed)
+    report = Report("full-support", experiment, *(f"rollout.{key}" for key in full), allowed)
     for key, neutral in full.items():
         if getattr(experiment.config.rollout, key) == neutral:
             continue
@@ -67,7 +69,7 @@ def validate_full_support(experiment: Experiment) -> list[Check]:
 
 def validate_temperature(experiment: Experiment) -> list[Check]:
     """Any temperature is consistent here; the published runs sample at 1."""
-    report = _Report("temperature", experiment, "rollout.temperature")
+    report = Report("temperature", experiment, "rollout.temperature")
     if experiment.config.rollout.temperature != 1:
         report.add(
             "warning",
@@ -82,7 +84,7 @@ def validate_lengths(experiment: Experiment) -> list[Check]:
     turn, new, context = (
         f"rollout.{key}" for key in ("max_turn_tokens", "max_new_tokens", "max_context_tokens")
     )
-    report = _Report("lengths", experiment, turn, new, context, "model.config", "environment.max_turns")
+    report = Report("lengths", experiment, turn, new, context, "model.config", "environment.max_turns")
     rollout = experiment.config.rollout
     if rollout.max_new_tokens >= rollout.max_context_tokens:
         report.add(
@@ -106,7 +108,7 @@ def validate_lengths(experiment: Experiment) -> list[Check]:
 def validate_aggregation(experiment: Experiment) -> list[Check]:
     """Constant-length aggregation needs its divisor, and only it."""
     how, length = "objective.aggregation", "objective.constant_length"
-    report = _Report("aggregation", experiment, how, length)
+    report = Report("aggregation", experiment, how, length)
     objective = experiment.config.objective
     if objective.aggregation == "constant-length" and objective.constant_length is None:
         report.add(
@@ -128,8 +130,10 @@ def validate_correction(experiment: Experiment) -> list[Check]:
     correction, gate, form = (
         f"objective.{key}" for key in ("importance_correction", "gate", "ratio_gradient")
     )
-    report = _Report("correction", experiment, correction, gate, form, "objective.delta")
+    report = Report("correction", experiment, correction, gate, form, "objective.delta")
     objective = experiment.config.objective
+    if experiment.config.algorithm.name == "grpo":
+        return report.checks(f"GRPO clips its own ratio at {experiment.config.algorithm.clip:g}")
     if not objective.importance_correction:
         if objective.ratio_gradient == "through":
             report.add(
@@ -156,7 +160,7 @@ def validate_correction(experiment: Experiment) -> list[Check]:
 def validate_token_filter(experiment: Experiment) -> list[Check]:
     """The failure-token filter of Appendix C."""
     name = "objective.negative_token_fraction"
-    report = _Report("token-filter", experiment, name)
+    report = Report("token-filter", experiment, name)
     fraction = experiment.config.objective.negative_token_fraction
     if fraction == 0:
         report.add(
@@ -174,7 +178,7 @@ def validate_token_filter(experiment: Experiment) -> list[Check]:
 def validate_batch(experiment: Experiment) -> list[Check]:
     """A microbatch is part of a batch."""
     micro, batch = "train.micro_batch_size", "train.batch_size"
-    report = _Report("batch", experiment, micro, batch)
+    report = Report("batch", experiment, micro, batch)
     train = experiment.config.train
     if train.micro_batch_size is not None and train.micro_batch_size > train.batch_size:
         report.add(
@@ -190,7 +194,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 def validate_model(experiment: Experiment) -> list[Check]:
     """One model, pinned; code from its repository only in so many words."""
     id, config, revision, code = (f"model.{key}" for key in ("id", "config", "revision", "trust_remote_code"))
-    report = _Report("model", experiment, id, config, revision, code, "model.alphabet")
+    report = Report("model", experiment, id, config, revision, code, "model.alphabet")
     model = experiment.config.model
     if model.id is None and not model.config:
         report.add(
@@ -238,7 +242,7 @@ def validate_model(experiment: Experiment) -> list[Check]:
 def validate_precision(experiment: Experiment) -> list[Check]:
     """flash_attention_2 exists on GPUs in half precision only."""
     attention, device, dtype = "model.attention", "engine.device", "model.dtype"
-    report = _Report("precision", experiment, attention, device, dtype)
+    report = Report("precision", experiment, attention, device, dtype)
     config = experiment.config
     if config.model.attention == "flash_attention_2":
         if config.engine.device != "cuda":
@@ -253,7 +257,7 @@ def validate_precision(experiment: Experiment) -> list[Check]:
 def validate_in_flight(experiment: Experiment) -> list[Check]:
     """Every worker has the same number of slots."""
     slots, workers = "rollout.in_flight", "engine.workers"
-    report = _Report("in-flight", experiment, slots, workers)
+    report = Report("in-flight", experiment, slots, workers)
     count, among = experiment.config.rollout.in_flight, experiment.config.engine.workers
     if count < among:
         report.add(
@@ -278,7 +282,7 @@ def validate_lag(experiment: Experiment) -> list[Check]:
         "rollout.in_flight",
         "train.batch_size",
     )
-    report = _Report("policy-lag", experiment, bound, mode, slots, batch)
+    report = Report("policy-lag", experiment, bound, mode, slots, batch)
     config = experiment.config
     lag = config.rollout.max_policy_lag
     if config.engine.mode == "sync":
@@ -308,7 +312,7 @@ def validate_lag(experiment: Experiment) -> list[Check]:
 def validate_deterministic(experiment: Experiment) -> list[Check]:
     """Arrival order of several workers cannot be repeated."""
     name, workers = "engine.deterministic", "engine.workers"
-    report = _Report("deterministic", experiment, name, workers, "engine.mode")
+    report = Report("deterministic", experiment, name, workers, "engine.mode")
     if not experiment.config.engine.deterministic:
         return []
     if experiment.config.engine.workers != 1:
@@ -321,7 +325,7 @@ def validate_deterministic(experiment: Experiment) -> list[Check]:
 def validate_warm_start(experiment: Experiment) -> list[Check]:
     """Supervised steps are for models that were initialised here."""
     name = "warm_start.steps"
-    report = _Report("warm-start", experiment, name, "model.id")
+    report = Report("warm-start", experiment, name, "model.id")
     steps = experiment.config.warm_start.steps
     if not steps:
         return []
@@ -341,7 +345,11 @@ VALIDATORS: tuple[Callable[[Experiment], list[Check]], ...] = (
     validate_full_support,
     validate_temperature,
     validate_lengths,
+    validate_context,
     validate_batch,
+    validate_rollouts_per_prompt,
+    validate_epochs,
+    validate_algorithm,
     validate_aggregation,
     validate_correction,
     validate_token_filter,
@@ -349,9 +357,25 @@ VALIDATORS: tuple[Callable[[Experiment], list[Check]], ...] = (
     validate_lag,
     validate_deterministic,
     validate_warm_start,
+    validate_data,
+    validate_pins,
+    validate_evaluation,
+    validate_alfworld,
+    validate_engine,
+    validate_native,
+    validate_molt_queue,
+    validate_partial_rollout,
+    validate_cluster,
+    validate_parallel,
+    validate_model_parallel,
 )
 
-DERIVATIONS: tuple[Callable[[Experiment], Derived], ...] = (auto_sync_lag,)
+DERIVATIONS: tuple[Callable[[Experiment], Derived], ...] = (
+    auto_sync_lag,
+    auto_molt_microbatch,
+    auto_molt_updates,
+    auto_model_path,
+)
 
 
 def run_checks(experiment: Experiment) -> list[Check]:
