@@ -356,6 +356,9 @@ class _Output:
                 self._stream.write(text.encode(self.encoding, "replace").decode(self.encoding))
         except (OSError, ValueError, LookupError):
             self._stream = None
+        except RuntimeError:  # a signal handler speaks while the stream is being written
+            with contextlib.suppress(OSError, ValueError):
+                os.write(self.fileno(), text.encode(self.encoding, "replace"))
         return len(text)
 
     def flush(self) -> None:
@@ -364,6 +367,8 @@ class _Output:
                 self._stream.flush()
         except (OSError, ValueError):
             self._stream = None
+        except RuntimeError:
+            pass  # see write
 
     def isatty(self) -> bool:
         try:

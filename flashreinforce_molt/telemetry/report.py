@@ -302,9 +302,14 @@ def _evaluations(run: RunRecord) -> Html | None:
 def _noise(result: Mapping[str, Any]) -> str:
     """Standard error of the sampled accuracy, as if every answer were independent."""
     accuracy, tasks, samples = (result.get(name) for name in ("sampled_accuracy", "tasks", "samples"))
-    if accuracy is None or not tasks or not samples or not 0 <= accuracy <= 1 or tasks < 0 or samples < 0:
+    if (
+        accuracy is None
+        or tasks is None
+        or samples is None
+        or not (0 <= accuracy <= 1 <= min(tasks, samples))
+    ):
         return "-"
-    return number_text(math.sqrt(accuracy * (1 - accuracy) / (float(tasks) * float(samples))), "fraction")
+    return number_text(math.sqrt(accuracy * (1 - accuracy) / float(tasks) / float(samples)), "fraction")
 
 
 def _number_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +48,17 @@ class RunRecord:
     settings: Mapping[str, ShownSetting]
     notes: tuple[str, ...]
     """What is missing or damaged, in words."""
+    _columns: dict[str, Sequence[float | None]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def name(self) -> str:
         return self.path.absolute().name or str(self.path)
 
-    def column(self, name: str) -> list[float | None]:
+    def column(self, name: str) -> Sequence[float | None]:
         """One metric over the updates; None where it was not measured or is no number."""
-        return [number_or_none(line.get(name)) for line in self.metrics]
+        if name not in self._columns:
+            self._columns[name] = [number_or_none(line.get(name)) for line in self.metrics]
+        return self._columns[name]
 
     @property
     def updates(self) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import socket
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from flashreinforce_molt.telemetry.metric_table import group_of
+from flashreinforce_molt.telemetry.redaction import redact
 
 EVALUATION_GROUP = "evaluation"
 
@@ -101,7 +103,7 @@ class _TrackerSink:
             ) from error
         directory = Path(run_dir)
         self._open = True
-        self._begin(directory, project=project, name=directory.name, config=dict(config or {}))
+        self._begin(directory, project=project, name=directory.name, config=redact(dict(config or {})))
 
     def _begin(self, directory: Path, **options: Any) -> None:
         self._client.init(**options)
@@ -162,6 +164,8 @@ class SinkGroup:
                 action(sink)
             except Exception as error:
                 self._sinks.remove(sink)
+                with contextlib.suppress(Exception):
+                    sink.close()
                 self._warn(
                     f"{type(sink).__name__} failed and is left out from now on: {type(error).__name__}: {error}"
                 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from flashreinforce_molt.telemetry.markup import Html, joined, tag
@@ -16,7 +16,7 @@ _DRAWN_POINTS = 240
 """Points of a curve that are drawn; longer ones are gathered, with their extremes kept."""
 _SMOOTHED_FROM = 30
 """A curve with at least this many points gets a smoothed line over the raw one."""
-_DRAWABLE = 1e100
+_LARGEST, _SMALLEST = 1e100, 1e-100
 _LOG_DECADES = 6
 
 Values = Sequence[float | None]
@@ -61,7 +61,7 @@ def line_chart(
     """
     series = [_drawable(each) for each in series]
     values = [y for each in series for y in each.y if y is not None]
-    guides = [guide for guide in guides if math.isfinite(guide.y) and abs(guide.y) < _DRAWABLE]
+    guides = _drawable_guides(guides)
     positive = [y for y in [*values, *(guide.y for guide in guides)] if y > 0]
     log = log and bool(positive) and any(y > 0 for y in values)
     frame = _Frame(
@@ -82,6 +82,7 @@ def stacked_chart(
 ) -> Html:
     """Layers on top of each other, for parts of a sum; all have the same x values."""
     layers = [_gathered(each) for each in _measured_together([_drawable(each) for each in layers])]
+    guides = _drawable_guides(guides)
     totals = [0.0] * len(layers[0].x)
     edges: list[list[float]] = [totals]
     for layer in layers:
@@ -125,7 +126,12 @@ class _Frame:
 def _x_range(series: Sequence[Series]) -> tuple[float, float]:
     xs = [x for each in series for x in each.x]
     low, high = (min(xs), max(xs)) if xs else (0.0, 1.0)
-    return (low, high) if high > low else (low - 0.5, high + 0.5)
+    margin = 0.0 if _differ(low, high) else max(0.5, abs(low) / 10)
+    return low - margin, high + margin
+
+
+def _differ(low: float, high: float) -> bool:
+    return high - low > 1e-9 * max(abs(low), abs(high))
 
 
 def _linear_range(
@@ -133,7 +139,7 @@ def _linear_range(
 ) -> tuple[float, float]:
     known = [*values, *marks, *(bound for bound in (low, high) if bound is not None)] or [0.0, 1.0]
     bottom, top = min(known), max(known)
-    if top - bottom <= 1e-9 * max(abs(top), abs(bottom)):
+    if not _differ(bottom, top):
         margin = abs(top) / 10 or 0.5
     else:
         margin = 0.06 * (top - bottom)
@@ -301,7 +307,7 @@ def _curve(frame: _Frame, series: Series, *, faint_too: bool) -> Html:
     if len(series.x) < _SMOOTHED_FROM:
         return _path(frame, series.x, series.y, f"line {colour}")
     xs, ys = _extremes(series.x, series.y)
-    smooth = _gathered(Series(series.name, series.x, _smoothed(series.y)))
+    smooth = _gathered(replace(series, y=_smoothed(series.y)))
     return joined(
         _path(frame, xs, ys, f"line faint {colour}") if faint_too else None,
         _path(frame, smooth.x, smooth.y, f"line {colour}"),
@@ -326,8 +332,20 @@ def _path(frame: _Frame, xs: Sequence[float], ys: Values, classes: str) -> Html:
 
 
 def _drawable(series: Series) -> Series:
-    ys = [y if y is not None and abs(y) < _DRAWABLE else None for y in series.y]
-    return Series(series.name, series.x, ys, series.colour, series.dots)
+    """The series without numbers so large or so small that drawing them would leave the range of floats."""
+    kept = [index for index, x in enumerate(series.x) if abs(x) < _LARGEST]
+    ys = [_drawable_value(series.y[index]) for index in kept]
+    return replace(series, x=[series.x[index] for index in kept], y=ys)
+
+
+def _drawable_guides(guides: Sequence[Guide]) -> list[Guide]:
+    return [guide for guide in guides if _SMALLEST < abs(guide.y) < _LARGEST or guide.y == 0]
+
+
+def _drawable_value(y: float | None) -> float | None:
+    if y is None or abs(y) >= _LARGEST:
+        return None
+    return y if abs(y) > _SMALLEST else 0.0
 
 
 def _measured_together(layers: Sequence[Series]) -> list[Series]:
@@ -368,7 +386,7 @@ def _gathered(series: Series) -> Series:
         known = [y for y in series.y[start:end] if y is not None]
         xs.append(series.x[(start + end - 1) // 2])
         ys.append(sum(known) / len(known) if known else None)
-    return Series(series.name, xs, ys, series.colour, series.dots)
+    return replace(series, x=xs, y=ys)
 
 
 def _extremes(xs: Sequence[float], ys: Values) -> tuple[Sequence[float], Values]:
