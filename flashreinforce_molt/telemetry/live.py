@@ -87,7 +87,6 @@ class LiveView:
     def start(self) -> None:
         """Show the view; plain output begins with a heading line."""
         self._started_at = self._clock()
-        self._arrivals.append((self._started_at, self._first - 1))
         self._rows = self._current_rows()
         if self._wants_display():
             self._start_display()
@@ -98,6 +97,10 @@ class LiveView:
         """Take the metrics of one update, as they are written to `metrics.jsonl`."""
         now, update = self._clock(), int(metrics["update"])
         self._metrics = dict(metrics)
+        if (
+            not self._arrivals
+        ):  # what came before the first update, such as a warm start, says nothing about the pace
+            self._arrivals.append((now - (metrics.get("step_s") or 0.0), update - 1))
         self._arrivals.append((now, update))
         self._reward.add(metrics.get("reward_mean"))
         self._drift.add(metrics.get("sequence_kl_mean"))

@@ -88,7 +88,8 @@ def _page(runs: Sequence[RunRecord]) -> str:
         __version__,
         " from the run's own files; draw it again with ",
         tag("code", "flashreinforce-molt report ", " ".join(str(run.path) for run in runs)),
-        ". Curves are thin where they show every update and thick where they are smoothed.",
+        ". Long curves are smoothed",
+        "; the thin line behind them shows every update." if len(runs) == 1 else ".",
     )
     return "<!doctype html>\n" + tag(
         "html", head, tag("body", tag("main", body, footer), tag("script", Html(script))), lang="en"
@@ -230,15 +231,9 @@ def _run_notes(run: RunRecord) -> list[str]:
     if steps:
         share = run.number("warm_start.correct_fraction")
         right = "" if share is None else f", {number_text(share, 'fraction')} of them right,"
-        first = run.evaluations[0] if run.evaluations else {}
-        gave = (
-            number_text(first.get("sampled_accuracy"), "fraction")
-            if first.get("update") == 0
-            else "not measured"
-        )
         notes.append(
             f"Warm start: the model saw {steps:,.0f} supervised steps of demonstrations{right} before the first update. "
-            f"That is no part of the method. Sampled accuracy that it gave: {gave}."
+            "That is no part of the method; the accuracy at update 0 is what the warm start gave."
         )
     planned = run.number("train.updates")
     if planned and run.updates[-1] < planned:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import json
 import re
 
@@ -105,3 +107,10 @@ def test_only_what_was_built_here_is_markup() -> None:
     assert joined("<", tag("br")) == "&lt;<br>"
     assert escaped("a\x00b\x1b\ud800\u202ec") == "a�b���c"
     assert tag("p", "größe ≥ 1, 日本") == "<p>größe ≥ 1, 日本</p>"
+
+
+@pytest.mark.parametrize("name", ["formatting", "live", "markup", "redaction", "svg"])
+def test_examples_in_docstrings_are_true(name: str) -> None:
+    failed, tried = doctest.testmod(importlib.import_module(f"flashreinforce_molt.telemetry.{name}"))
+    assert tried > 0
+    assert failed == 0

@@ -126,11 +126,12 @@ def test_one_run_shows_every_metric_evaluation_setting_and_version(run: Path, tm
     assert_inert(page)
 
 
-def test_the_warm_start_is_said_with_what_it_gave(run: Path, tmp_path: Path) -> None:
+def test_the_warm_start_is_said_beside_the_accuracy_that_it_gave(run: Path, tmp_path: Path) -> None:
     start = lines_of(run / "evaluation.jsonl")[0]["sampled_accuracy"]
     text = page_of(run, output=tmp_path / "report.html").text
     assert "Warm start: the model saw 150 supervised steps" in text
-    assert f"Sampled accuracy that it gave: {100 * start:.1f}%" in text
+    assert "no part of the method" in text
+    assert f"Sampled accuracy {100 * start:.1f}% →" in text
 
 
 def test_the_page_needs_nothing_from_outside_and_forbids_it(run: Path, tmp_path: Path) -> None:
@@ -165,9 +166,7 @@ def test_several_runs_are_compared(run: Path, tmp_path: Path) -> None:
         assert words in differing
     assert "train.batch_size" not in differing
     assert "Held-out accuracy by time" in page.text
-    assert (
-        page.text.count("Warm start") == 2
-    )  # once for all, when what is said is the same; here accuracies differ
+    assert page.text.count("all: Warm start") == page.text.count("Warm start") == 1
     assert_inert(page)
 
 
