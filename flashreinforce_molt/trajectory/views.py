@@ -121,7 +121,7 @@ class PackedRows(RowLabels):
     def unpack(self, aligned: Tensor) -> Tensor:
         """[1, S-1] -> [R, max_seqlen-1]: aligned values by row, right padded with zeros; differentiable."""
         rows, length = len(self.rewards), self.max_seqlen - 1
-        lengths = self.cu_seqlens.diff().long()
+        lengths = self.cu_seqlens.diff()
         row = torch.repeat_interleave(torch.arange(rows, device=lengths.device), lengths)[1:]
         place = self.position_ids[0, 1:] - 1
         inside = place >= 0

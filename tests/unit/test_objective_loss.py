@@ -87,10 +87,18 @@ def test_published_ablations_change_their_factor_only(options, weights):
 def test_without_importance_correction_the_drift_is_still_measured():
     inputs = two_trajectories()
     _, corrected = flashreinforce_loss(*inputs, delta=0)
-    _, uncorrected = flashreinforce_loss(*inputs, delta=0, importance_correction=False)
+    _, uncorrected = flashreinforce_loss(*inputs, delta=0, importance_correction=False, log_ratio_limit=0.1)
     assert corrected["acceptance_rate"] == 0
     assert uncorrected["acceptance_rate"] == uncorrected["max_ratio"] == 1
+    assert uncorrected["clamped_tokens"] == 0
+    assert uncorrected["max_ratio_before_gate"].item() == pytest.approx(2)
     assert torch.equal(corrected["sequence_kl"], uncorrected["sequence_kl"])
+
+
+def test_largest_ratio_is_that_of_a_policy_token_also_where_all_have_shrunk():
+    _, stats = flashreinforce_loss(*batch([[QUARTER, HALF]], [[HALF, HALF]], [1], [[1, 0]]), delta=math.inf)
+    assert stats["max_ratio"].item() == pytest.approx(0.5)
+    assert stats["max_ratio_before_gate"].item() == pytest.approx(0.5)
 
 
 def test_drift_equal_to_delta_is_admitted_and_one_step_less_is_not():
@@ -204,6 +212,15 @@ def test_a_gradient_that_its_dtype_cannot_hold_is_an_overflow():
         flashreinforce_loss(*inputs, delta=math.inf)
 
 
+def test_a_sum_that_overflows_is_refused_although_its_terms_are_finite():
+    log_probs = [[-6.0], [-6.0], [-0.001]]
+    inputs = batch(log_probs, log_probs, [1.5e38, 1.5e38, -3e38], dtype=torch.float32)
+    with pytest.raises(
+        FloatingPointError, match=r"the loss overflows torch\.float32 although every term is finite"
+    ):
+        flashreinforce_loss(*inputs)
+
+
 def test_overflow_of_a_rejected_or_filtered_token_does_not_matter():
     inputs = batch([[HALF, -0.5], [HALF, HALF]], [[HALF, -500.0], [HALF, HALF]], [0, 1], dtype=torch.float32)
     rejected, _, stats = gradient_of(inputs, delta=1e-3)
@@ -220,12 +237,13 @@ def test_overflow_of_a_rejected_or_filtered_token_does_not_matter():
     assert stats["max_ratio"] == 1
 
 
-def test_only_log_probs_receive_a_gradient():
+@pytest.mark.parametrize("ratio_gradient", ["detached", "through"])
+def test_only_log_probs_receive_a_gradient(ratio_gradient):
     inputs = [
         value.detach().requires_grad_() if value.is_floating_point() else value
         for value in two_trajectories()
     ]
-    loss, stats = flashreinforce_loss(*inputs, delta=math.inf)
+    loss, stats = flashreinforce_loss(*inputs, delta=math.inf, ratio_gradient=ratio_gradient)
     loss.backward()
     assert inputs[0].grad is not None
     assert inputs[1].grad is None

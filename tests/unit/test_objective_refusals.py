@@ -103,6 +103,11 @@ def test_an_entropy_that_is_not_finite_is_named(value):
     flashreinforce_loss(**sound() | filtering() | put("entropies", (1, 2), value, filtering))
 
 
+def test_what_the_filter_alone_reads_is_not_judged_without_it():
+    unused = {"entropies": torch.full((3, 3), math.nan), "failures": torch.tensor([True, False, True])}
+    flashreinforce_loss(**sound() | unused)
+
+
 @pytest.mark.parametrize("missing", ["entropies", "failures"])
 def test_the_filter_needs_entropies_and_labels(missing):
     refused(f"^{missing} are missing: negative_token_fraction < 1", **filtering() | {missing: None})

@@ -13,18 +13,27 @@ from trajectory_examples import example, facts
 
 from flashreinforce_molt import Trajectory
 
+ARRAYS = {
+    "tokens": np.int64,
+    "action_mask": np.bool_,
+    "behavior_log_probs": np.float32,
+    "policy_versions": np.int64,
+}
 
-def test_arrays_are_converted_copied_and_sealed():
-    tokens = np.array(facts()["tokens"], dtype=np.int32)
-    trajectory = example(tokens=tokens, action_mask=torch.tensor(facts()["action_mask"]))
-    tokens[0] = 99
-    assert trajectory.tokens[0] == 10
-    for name, dtype in {
-        "tokens": np.int64,
-        "action_mask": np.bool_,
-        "behavior_log_probs": np.float32,
-        "policy_versions": np.int64,
-    }.items():
+
+def test_arrays_of_the_caller_are_copied_and_stay_writable():
+    given = {name: np.array(facts()[name], dtype=dtype) for name, dtype in ARRAYS.items()}
+    trajectory = example(**given)
+    for name, array in given.items():
+        array[:] = 0
+        assert getattr(trajectory, name).tolist() == facts()[name]
+
+
+def test_arrays_are_converted_and_sealed():
+    trajectory = example(
+        tokens=np.array(facts()["tokens"], dtype=np.int16), action_mask=torch.tensor(facts()["action_mask"])
+    )
+    for name, dtype in ARRAYS.items():
         array = getattr(trajectory, name)
         assert array.dtype == dtype
         with pytest.raises(ValueError, match="read-only"):
