@@ -14,7 +14,6 @@ _LOCAL_ONLY = {
     "rollout.min_p": 0.0,
     "rollout.repetition_penalty": 1.0,
     "rollout.max_policy_lag": None,
-    "rollout.max_turn_tokens": None,
     "model.trust_remote_code": False,
 }
 """Settings that Molt has no flag for, with the value that needs none."""
@@ -121,6 +120,11 @@ def validate_molt_queue(experiment: Experiment) -> list[Check]:
         )
     if config.rollout.in_flight % config.train.rollouts_per_prompt:
         report.add("error", f"{report.say(slots)} is no multiple of train.rollouts_per_prompt")
+    uncorrected = not config.molt.native and not config.objective.importance_correction
+    if uncorrected and config.engine.mode == "async" and not stale:
+        report.add(
+            "warning", f"each batch is one update old and nothing corrects it; {mode}=sync removes that lag"
+        )
     if config.engine.mode == "async" and config.rollout.queue_depth == 1:
         return report.checks(
             "one batch is generated while the one before it trains: one update old, not zero"
