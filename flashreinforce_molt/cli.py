@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import importlib
+import importlib.util
 import sys
 from collections.abc import Sequence
 
@@ -11,24 +13,51 @@ from flashreinforce_molt.config import SettingError
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
+_COMMANDS = {
+    "report": (
+        "flashreinforce_molt.telemetry.report_command",
+        "redraw the report of a run, or compare several",
+    ),
+    "prepare": ("flashreinforce_molt.data.command", "prepare training and evaluation data"),
+    "pin": ("flashreinforce_molt.pin_command", "resolve the revisions of unpinned data sets, once"),
+}
+"""Commands with a module of their own: `add_arguments(parser)` and `run(options)`."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of `flashreinforce-molt`."""
-    from flashreinforce_molt.telemetry import report_command
-
     parser = argparse.ArgumentParser(prog="flashreinforce-molt", description=__doc__)
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     train = commands.add_parser("train", help="train a recipe, or review it with --dry-run")
     add_train_arguments(train)
     train.set_defaults(run=run_train)
-    report = commands.add_parser("report", help="redraw the report of a run, or compare several")
-    report_command.add_arguments(report)
-    report.set_defaults(run=report_command.run)
+    review = commands.add_parser("review", help="show every flag, check and plan of a recipe; starts nothing")
+    add_experiment_arguments(review)
+    add_review_arguments(review)
+    review.set_defaults(run=_run_review)
+    doctor = commands.add_parser("doctor", help="say what this machine lacks for a recipe")
+    add_experiment_arguments(doctor)
+    doctor.add_argument(
+        "--format", choices=("text", "json"), default="text", help="how to print the findings"
+    )
+    doctor.set_defaults(run=_run_doctor)
+    for name, (module, summary) in _COMMANDS.items():
+        if (
+            importlib.util.find_spec(module.rpartition(".")[0]) is None
+            or importlib.util.find_spec(module) is None
+        ):
+            continue
+        command = commands.add_parser(name, help=summary)
+        implementation = importlib.import_module(module)
+        implementation.add_arguments(command)
+        command.set_defaults(run=implementation.run)
     return _guarded(parser.parse_args(arguments))
 
 
-def train_main(arguments: Sequence[str] | None = None, *, recipe: str | None = None, description: str | None = None) -> int:
+def train_main(
+    arguments: Sequence[str] | None = None, *, recipe: str | None = None, description: str | None = None
+) -> int:
     """Entry point of `scripts/train_molt.py`, and of the launchers, which fix the recipe."""
     parser = argparse.ArgumentParser(description=description or "Train a FlashREINFORCE recipe.")
     add_train_arguments(parser, fixed_recipe=recipe)
@@ -38,40 +67,101 @@ def train_main(arguments: Sequence[str] | None = None, *, recipe: str | None = N
 
 def add_train_arguments(parser: argparse.ArgumentParser, *, fixed_recipe: str | None = None) -> None:
     """Options of the training command."""
+    add_experiment_arguments(parser, fixed_recipe=fixed_recipe)
+    parser.add_argument("--list", action="store_true", help="list the recipes and their variants")
+    parser.add_argument("--dry-run", action="store_true", help="review everything and start nothing")
+    add_review_arguments(parser)
+
+
+def add_experiment_arguments(parser: argparse.ArgumentParser, *, fixed_recipe: str | None = None) -> None:
+    """What names an experiment and where it runs."""
     if fixed_recipe is None:
-        parser.add_argument("--recipe", metavar="NAME", help="experiment to run; see --list")
+        parser.add_argument("--recipe", metavar="NAME", help="experiment to run: a name or a .yaml file")
     else:
         parser.set_defaults(recipe=fixed_recipe)
-    parser.add_argument("--variant", action="append", default=[], metavar="V", help="variant of the recipe; repeatable")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides", help="change one setting; repeatable")
-    parser.add_argument("--engine", choices=("local", "molt", "megatron"), help="where it runs; default: the recipe's first")
+    parser.add_argument(
+        "--variant", action="append", default=[], metavar="V", help="variant of the recipe; repeatable"
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="overrides",
+        help="change one setting; repeatable",
+    )
+    parser.add_argument(
+        "--engine", choices=("local", "molt", "megatron"), help="where it runs; default: the recipe's first"
+    )
     parser.add_argument("--output", metavar="DIR", help="run directory; default: runs/RECIPE")
-    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint in the run directory")
-    parser.add_argument("--list", action="store_true", help="list the recipes and their variants")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on from the newest checkpoint in the run directory"
+    )
+
+
+def add_review_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the dry run."""
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="how to print the review")
+    parser.add_argument(
+        "--diff", metavar="OTHER", help="compare the review with RECIPE, RECIPE:VARIANT or :VARIANT"
+    )
 
 
 def run_train(options: argparse.Namespace) -> int:
     """Train as asked; SettingError when something is wrong with the request."""
-    from flashreinforce_molt.recipes import available_recipes, load_experiment
+    if options.list:
+        return _list_recipes()
+    if options.dry_run or options.diff:
+        return _run_review(options)
+    if options.recipe is None:
+        _list_recipes()
+        raise SettingError(
+            "--recipe is missing; of those above, quickstart runs on this machine without a GPU"
+        )
+    from flashreinforce_molt.recipes import load_experiment, resolve_experiment
 
-    if options.list or options.recipe is None:
-        for name, recipe in available_recipes().items():
-            variants = f" (variants: {', '.join(recipe.variants)})" if recipe.variants else ""
-            print(f"{name:14} {'/'.join(recipe.engines):12} {recipe.summary}{variants}")
-        if options.list:
-            return OK
-        raise SettingError("--recipe is missing; the list above shows which recipes run on the local engine")
+    resolution = resolve_experiment(
+        options.recipe, variants=options.variant, overrides=options.overrides, engine=options.engine
+    )
+    if resolution.experiment.engine == "molt":
+        from flashreinforce_molt.doctor.start import start_molt
+        from flashreinforce_molt.review.command import reviewed
+
+        return start_molt(reviewed(options), resume=options.resume)
     experiment = load_experiment(
         options.recipe, variants=options.variant, overrides=options.overrides, engine=options.engine
     )
     if experiment.engine != "local":
-        raise SettingError(f"--engine {experiment.engine} is not available in this version; use --engine local")
+        raise SettingError(
+            f"--engine {experiment.engine} is not available in this version; use --engine local"
+        )
     from flashreinforce_molt.rollout.processes import prestart
 
     prestart()
     from flashreinforce_molt.training import train
 
     return train(experiment, options.output or f"runs/{experiment.recipe}", resume=options.resume)
+
+
+def _list_recipes() -> int:
+    from flashreinforce_molt.recipes import available_recipes
+
+    for name, recipe in available_recipes().items():
+        variants = f" (variants: {', '.join(recipe.variants)})" if recipe.variants else ""
+        print(f"{name:14} {'/'.join(recipe.engines):12} {recipe.summary}{variants}")
+    return OK
+
+
+def _run_review(options: argparse.Namespace) -> int:
+    from flashreinforce_molt.review.command import run_review
+
+    return run_review(options)
+
+
+def _run_doctor(options: argparse.Namespace) -> int:
+    from flashreinforce_molt.doctor.command import run
+
+    return run(options)
 
 
 def _guarded(options: argparse.Namespace) -> int:

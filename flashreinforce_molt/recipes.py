@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.resources
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from flashreinforce_molt.config.recipe_file import (
     read_recipe,
     unknown,
 )
+from flashreinforce_molt.config.schema import Config
 from flashreinforce_molt.config.strict_yaml import NAME
 from flashreinforce_molt.config.typed import show
 from flashreinforce_molt.config.validate import DERIVATIONS, run_checks
@@ -179,8 +180,18 @@ def _with_derived(experiment: Experiment, layers: Layers, broken: set[str]) -> E
         ]
         if changes:
             layers.apply("derived", changes)
-            experiment = replace(experiment, config=layers.config(), settings=layers.settings())
+            experiment = replace(
+                experiment, config=_changed(experiment.config, changes), settings=layers.settings()
+            )
     return experiment
+
+
+def _changed(config: Config, changes: Sequence[Assignment]) -> Config:
+    config = copy.deepcopy(config)
+    for change in changes:
+        group, _, key = change.name.rpartition(".")
+        setattr(getattr(config, group) if group else config, key, change.value)
+    return config
 
 
 class _Shelf:
@@ -196,6 +207,8 @@ class _Shelf:
         elif (checkout / "setup.cfg").is_file() and (checkout / "recipes" / "base.yaml").is_file():
             self._folder = checkout / "recipes"
         else:
+            import importlib.resources
+
             self._folder = importlib.resources.files("flashreinforce_molt.shipped_recipes")
 
     def names(self) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import json
 from functools import cache
 from pathlib import Path
@@ -17,6 +16,8 @@ def lock(name: str) -> dict[str, dict[str, str]]:
     checkout = Path(__file__).resolve().parents[2] / "recipes" / "locks" / name
     shipped: Any = checkout
     if not checkout.is_file():
+        import importlib.resources
+
         try:
             shipped = importlib.resources.files("flashreinforce_molt.shipped_recipes") / "locks" / name
         except ModuleNotFoundError:

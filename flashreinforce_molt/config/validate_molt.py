@@ -18,7 +18,8 @@ _LOCAL_ONLY = {
 }
 """Settings that Molt has no flag for, with the value that needs none."""
 
-_MOLT_GROUPS = ("cluster.", "molt.", "data.")
+MOLT_GROUPS = ("cluster.", "molt.", "data.")
+"""Groups of settings that only the Molt engine reads."""
 _MOLT_ONLY = ("evaluation.suites", "evaluation.at_start", "evaluation.max_new_tokens")
 
 
@@ -56,7 +57,7 @@ def validate_engine(experiment: Experiment) -> list[Check]:
             )
     elif experiment.engine == "local":
         for name, setting in experiment.settings.items():
-            molts = name in _MOLT_ONLY or name.startswith(_MOLT_GROUPS)
+            molts = name in _MOLT_ONLY or name.startswith(MOLT_GROUPS)
             if molts and setting.written and setting.layer != "base":
                 report.add("warning", f"{report.say(name)} has no effect on the engine local")
     return report.checks(f"the engine {experiment.engine} honours every setting")

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from flashreinforce_molt.molt.options import ESTIMATOR, FLASH_OPTIONS, LOSS_MODE
@@ -39,9 +39,7 @@ class MoltOption:
 @cache
 def molt_options() -> Mapping[str, MoltOption]:
     """Every option by its name without dashes: Molt's own, with our additional choices, and ours under `flash.`."""
-    described = json.loads(
-        importlib.resources.files(__package__).joinpath("interface.json").read_text("utf-8")
-    )
+    described = json.loads(Path(__file__).with_name("interface.json").read_text("utf-8"))
     options = {name: _option(name, entry) for name, entry in described["options"].items()}
     for option in FLASH_OPTIONS:
         kind = "pair" if option.kind is bool else "value"

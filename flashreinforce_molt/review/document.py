@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from flashreinforce_molt.config.experiment import Check, Experiment, Setting
 from flashreinforce_molt.config.report import Level
 from flashreinforce_molt.config.validate_cluster import actor_gpus, model_shape
+from flashreinforce_molt.config.validate_molt import MOLT_GROUPS
 from flashreinforce_molt.recipes import Resolution
 from flashreinforce_molt.review.commands import Request, Variable, command_of, start_lines, variables_of
 from flashreinforce_molt.review.lag import LagExpectation, expected_lag
@@ -46,7 +47,10 @@ def review_experiment(resolution: Resolution, request: Request | None = None) ->
         flags = molt_flags(experiment, run_dir, resume=request.resume)
         checks += check_flags(experiment, flags)
     else:
-        flags = tuple(_setting_flag(setting) for setting in experiment.settings.values())
+        shown = (
+            setting for setting in experiment.settings.values() if not setting.name.startswith(MOLT_GROUPS)
+        )
+        flags = tuple(_setting_flag(setting) for setting in shown)
     plan = _plan(experiment)
     checks += _plan_checks(experiment, plan)
     return Review(

@@ -16,7 +16,9 @@ from typing import Any
 
 from flashreinforce_molt.config.experiment import Experiment, Setting
 from flashreinforce_molt.config.schema import Config
+from flashreinforce_molt.config.typed import show
 from flashreinforce_molt.config.validate_batch import prompts_per_update
+from flashreinforce_molt.molt.interface import molt_options
 from flashreinforce_molt.molt.options import ESTIMATOR, LOSS_MODE
 
 _AGENT = Path(__file__).resolve().parents[1] / "molt" / "agent.py"
@@ -164,7 +166,7 @@ MOLT_GROUPS: Mapping[str, tuple[FlagRow, ...]] = {
         _same("train.routing_replay", "molt.routing_replay"),
     ),
     "objective": (
-        _row("actor.loss_mode", "molt.native", lambda c, _: _loss_mode(c)),
+        _row("actor.loss_mode", "molt.native", lambda c, _: _loss_mode(c), "our registered loss, or Molt's"),
         _row("algo.advantage.estimator", "algorithm.name molt.native", lambda c, _: _estimator(c)),
         _row(
             "actor.loss_agg_mode", "objective.aggregation", lambda c, _: _AGGREGATION[c.objective.aggregation]
@@ -188,7 +190,12 @@ MOLT_GROUPS: Mapping[str, tuple[FlagRow, ...]] = {
             "objective.delta objective.gate",
             lambda c, _: _threshold(c),
         ),
-        _row("actor.eps_clip_low_high", "algorithm.clip", lambda c, _: [c.algorithm.clip, c.algorithm.clip]),
+        _row(
+            "actor.eps_clip_low_high",
+            "algorithm.clip",
+            lambda c, _: [c.algorithm.clip, c.algorithm.clip],
+            "without effect on the method, whose only step has ratio 1",
+        ),
         _row(
             "actor.entropy_coef",
             "algorithm.entropy_coefficient",
@@ -347,8 +354,18 @@ def _flag(group: str, row: FlagRow, value: Any, experiment: Experiment) -> Flag:
     if not decided or (row.flag == "train.agent_path" and experiment.config.molt.agent is None):
         return Flag(group, row.flag, value, row.note, "table")
     setting = max(decided, key=_weight)
-    note = f"; {row.note}" if row.note else ""
-    return Flag(group, row.flag, value, setting.source + note, setting.layer, setting)
+    source = _default_source(row.flag, value) if setting.layer == "default" else setting.source
+    return Flag(
+        group, row.flag, value, f"{source}; {row.note}" if row.note else source, setting.layer, setting
+    )
+
+
+def _default_source(flag: str, value: Any) -> str:
+    """Nobody chose the value; say whether Molt would have taken it too."""
+    molts = molt_options()[flag].default
+    if flag.startswith("flash.") or value == molts:
+        return "our default" if flag.startswith("flash.") else "our default and Molt's"
+    return f"our default; Molt's is {show(molts)}"
 
 
 def _weight(setting: Setting) -> int:
@@ -357,6 +374,11 @@ def _weight(setting: Setting) -> int:
     if setting.layer in layers:
         return layers.index(setting.layer)
     return len(layers) + (setting.layer == "--set")
+
+
+def is_secret_flag(name: str) -> bool:
+    """Molt takes a key on its command line, where everybody can read it."""
+    return name.rpartition(".")[2] in ("key", "token", "password", "secret")
 
 
 def flattened(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -15,7 +15,7 @@ from flashreinforce_molt.config.experiment import Check, Experiment
 from flashreinforce_molt.config.recipe_file import unknown
 from flashreinforce_molt.molt.interface import defaults, mistake, molt_options
 from flashreinforce_molt.molt.options import LOSS_MODE, MOLT_VERSION
-from flashreinforce_molt.review.molt_flags import Flag, FlagRow, flattened, rows_for
+from flashreinforce_molt.review.molt_flags import Flag, FlagRow, flattened, is_secret_flag, rows_for
 
 Values = Mapping[str, Any]
 _GROUP_ESTIMATORS = ("rloo", "reinforce_baseline", "grpo", "dr_grpo")
@@ -346,6 +346,8 @@ def _extra_flags(experiment: Experiment, mapped: Mapping[str, FlagRow]) -> list[
         if name in mapped:
             ours = ", ".join(mapped[name].settings) or "fixed here"
             message = f"molt.flags.{name} ({origin}) is decided by {ours}; change that instead"
+        elif is_secret_flag(name):
+            message = f"molt.flags.{name} ({origin}) would stand in files and process lists; export WANDB_API_KEY instead"
         elif name not in molt_options():
             message = unknown("flag", f"molt.flags.{name}", tuple(molt_options()), origin)
         else:

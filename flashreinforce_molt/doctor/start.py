@@ -1,0 +1,77 @@
+"""The real start of a Molt run: examine the machine, write down what will run, then become that command."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from flashreinforce_molt.config.errors import SettingError
+from flashreinforce_molt.doctor.checks import examine
+from flashreinforce_molt.doctor.machine import Machine
+from flashreinforce_molt.review.as_data import as_data
+from flashreinforce_molt.review.document import Review
+from flashreinforce_molt.review.secrets import without_secrets
+from flashreinforce_molt.telemetry.run_directory import (
+    create_run_directory,
+    write_atomically,
+    write_config,
+    write_provenance,
+)
+
+COMMAND_FILE = "command.sh"
+_LAUNCH = "flashreinforce_molt.molt.launch"
+Become = Callable[[str, list[str], Mapping[str, str]], object]
+
+
+def start_molt(
+    review: Review, *, resume: bool = False, machine: Machine | None = None, become: Become = os.execve
+) -> int:
+    """Check everything, write config, provenance and command into the run directory, and run the command.
+
+    All failures are raised together as one SettingError. The process becomes the command (`become`), so that its exit
+    code and Ctrl-C are the run's own; no Ray cluster is started or stopped here.
+    """
+    if review.errors:
+        raise SettingError(*(check.message for check in review.errors))
+    failed = [check.message for check in examine(review, machine) if check.level == "error"]
+    if failed:
+        raise SettingError(*failed)
+    run_dir = create_run_directory(review.run_dir, resume=resume)
+    _write_down(review, run_dir)
+    module = review.command[2]
+    if module == _LAUNCH and importlib.util.find_spec(_LAUNCH) is None:
+        raise SettingError(
+            f"all checks passed and {run_dir} holds config, provenance and command, but this version has no "
+            f"{_LAUNCH} yet: nothing was started"
+        )
+    environment = dict(os.environ) | {each.name: each.value for each in review.env if each.value is not None}
+    sys.stdout.flush()
+    become(sys.executable, [sys.executable, *review.command[1:]], environment)
+    return 0
+
+
+def _write_down(review: Review, run_dir: Path) -> None:
+    experiment = review.experiment
+    write_config(run_dir, experiment.config)
+    settings = {
+        name: {"value": setting.value, "source": setting.source, "layer": setting.layer}
+        for name, setting in experiment.settings.items()
+    }
+    data = as_data(review)
+    write_provenance(
+        run_dir,
+        recipe=experiment.recipe,
+        variants=experiment.variants,
+        settings=settings,
+        engine=experiment.engine,
+        extra={key: data[key] for key in ("pins", "flags", "plan", "env")},
+    )
+    exports = [
+        f"export {each.name}={shlex.quote(each.value)}" for each in review.env if each.value is not None
+    ]
+    command = shlex.join(without_secrets(review, list(review.command)))
+    write_atomically(run_dir / COMMAND_FILE, "\n".join(["#!/bin/sh", *exports, command, ""]))

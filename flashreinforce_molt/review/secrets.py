@@ -1,0 +1,17 @@
+"""Nothing secret is shown or written: one place that knows which texts of a review are secret."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from flashreinforce_molt.review.document import Review
+from flashreinforce_molt.review.molt_flags import flattened, is_secret_flag
+from flashreinforce_molt.telemetry.redaction import redact
+
+
+def without_secrets(review: Review, value: Any) -> Any:
+    """A copy of `value` without secrets of the environment, of known shapes, and of flags that hold some."""
+    flags = flattened(review.experiment.config.molt.flags)
+    held = {f"{name}_SECRET": str(text) for name, text in flags.items() if is_secret_flag(name)}
+    return redact(value, environ={**os.environ, **held})
