@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from flashreinforce_molt.config import Config
 from flashreinforce_molt.environments.base import Suite, Task
@@ -15,6 +17,9 @@ from flashreinforce_molt.rollout.generator import SlotGenerator
 from flashreinforce_molt.rollout.plan import limits_of, stop_tokens
 from flashreinforce_molt.rollout.sampling import Sampling
 from flashreinforce_molt.trajectory import Trajectory
+
+EXAMPLES = 8
+"""Sampled answers that an evaluation keeps for people to read."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,8 @@ class EvaluationResult:
     constant_answer_baseline: float | None
     tasks: int
     samples: int
+    examples: list[dict[str, Any]]
+    """Some sampled answers to read: prompt, response and score."""
 
 
 def evaluate(policy: Policy, suite: Suite, tasks: Sequence[Task], config: Config) -> EvaluationResult:
@@ -35,20 +42,21 @@ def evaluate(policy: Policy, suite: Suite, tasks: Sequence[Task], config: Config
     """
     settings = config.evaluation
     sampled = Sampling(temperature=settings.temperature, top_p=settings.top_p)
-    right = _solved(policy, suite, list(tasks) * settings.samples, config, sampled)
-    greedy = _solved(policy, suite, tasks, config, Sampling(greedy=True))
+    answers = _play_all(policy, suite, list(tasks) * settings.samples, config, sampled)
+    greedy = _play_all(policy, suite, tasks, config, Sampling(greedy=True))
     return EvaluationResult(
-        sampled_accuracy=sum(right) / len(right),
-        greedy_accuracy=sum(greedy) / len(greedy),
+        sampled_accuracy=statistics.fmean(not answer.failed for answer in answers),
+        greedy_accuracy=statistics.fmean(not answer.failed for answer in greedy),
         constant_answer_baseline=_constant_answer_baseline(suite, tasks),
         tasks=len(tasks),
         samples=settings.samples,
+        examples=[_example(policy, answer) for answer in answers[:EXAMPLES]],
     )
 
 
-def _solved(
+def _play_all(
     policy: Policy, suite: Suite, tasks: Sequence[Task], config: Config, sampling: Sampling
-) -> list[bool]:
+) -> list[Trajectory]:
     policy.model.eval()
     limits = limits_of(config)
     generator = SlotGenerator(
@@ -60,33 +68,48 @@ def _solved(
     )
     # Another stream of random numbers than the rollouts of the same seed.
     runner = EpisodeRunner(
-        generator, suite, policy.tokenizer, limits, seed=2**32 + config.seed, lockstep=config.engine.deterministic
+        generator,
+        suite,
+        policy.tokenizer,
+        limits,
+        seed=2**32 + config.seed,
+        lockstep=config.engine.deterministic,
     )
     return asyncio.run(_play(runner, tasks))
 
 
-async def _play(runner: EpisodeRunner, tasks: Sequence[Task]) -> list[bool]:
+async def _play(runner: EpisodeRunner, tasks: Sequence[Task]) -> list[Trajectory]:
     waiting = deque(enumerate(tasks))
-    verdicts: dict[int, bool] = {}
+    played: dict[int, Trajectory] = {}
     try:
-        while len(verdicts) < len(tasks):
+        while len(played) < len(tasks):
             while waiting and runner.free:
                 runner.start(*waiting.popleft())
             for ended in await runner.advance():
-                verdicts[ended.trajectory_id] = _verdict(ended)
-            if runner.idle and len(verdicts) < len(tasks) and not (waiting and runner.free):
+                played[ended.trajectory_id] = _labelled(ended)
+            if runner.idle and len(played) < len(tasks) and not (waiting and runner.free):
                 await runner.changed.wait()
     finally:
         await runner.close()
-    return [verdicts[i] for i in range(len(tasks))]
+    return [played[i] for i in range(len(tasks))]
 
 
-def _verdict(ended: Trajectory | Dropped) -> bool:
+def _labelled(ended: Trajectory | Dropped) -> Trajectory:
     if isinstance(ended, Dropped):
         raise RuntimeError(f"evaluation of {ended.prompt_id}: {ended.reason} ({ended.detail})")
     if ended.failed is None:
         raise RuntimeError(f"evaluation of {ended.prompt_id}: the environment gave no `failed` label")
-    return not ended.failed
+    return ended
+
+
+def _example(policy: Policy, trajectory: Trajectory) -> dict[str, Any]:
+    first = int(trajectory.action_mask.argmax())
+    decode = policy.tokenizer.decode
+    return {
+        "prompt": decode(trajectory.tokens[:first]),
+        "response": decode(trajectory.tokens[first:]),
+        "score": trajectory.reward,
+    }
 
 
 def _constant_answer_baseline(suite: Suite, tasks: Sequence[Task]) -> float | None:

@@ -29,5 +29,7 @@ class Interrupts:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
-        self._say(f"{signal.Signals(number).name}: finishing the update, then saving; once more stops at once")
+        self._say(
+            f"{signal.Signals(number).name}: finishing the update, then saving; once more stops at once"
+        )
         self._on_first()

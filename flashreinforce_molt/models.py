@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -57,7 +58,8 @@ def build_policy(config: ModelConfig, *, seed: int, device: str = "cpu") -> Poli
         policy = _from_scratch(config, seed)
     else:
         policy = _from_hub(config)
-    policy.model.to(device=torch.device(device), dtype=dtype)
+    module: nn.Module = policy.model  # the transformers wrapper of `to` hides its signature
+    module.to(device=torch.device(device), dtype=dtype)
     return policy
 
 
@@ -101,7 +103,11 @@ def _from_hub(config: ModelConfig) -> Policy:
     try:
         tokenizer = AutoTokenizer.from_pretrained(config.id, **where)
         model = AutoModelForCausalLM.from_pretrained(
-            config.id, dtype=torch.float32, attn_implementation=config.attention, use_safetensors=True, **where
+            config.id,
+            dtype=torch.float32,
+            attn_implementation=config.attention,
+            use_safetensors=True,
+            **where,
         )
     except (OSError, ValueError) as error:
         raise SettingError(

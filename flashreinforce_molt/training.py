@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from flashreinforce_molt.models import Policy, build_policy, load_policy
 from flashreinforce_molt.rollout.ledger import Ledger
 from flashreinforce_molt.rollout.plan import bounds_of, is_lockstep, worker_plans
 from flashreinforce_molt.rollout.pool import RolloutPool, WaitInterrupted
+from flashreinforce_molt.rollout.processes import prestart
 from flashreinforce_molt.rollout.weights import WeightStore
 from flashreinforce_molt.telemetry import (
     LiveView,
@@ -42,12 +43,15 @@ INTERRUPTED = 130
 """Exit code of a run that Ctrl-C ended in good order; `--resume` goes on with it."""
 
 
-def train(experiment: Experiment, output: str | Path, *, resume: bool = False, command: Sequence[str] | None = None) -> int:
+def train(
+    experiment: Experiment, output: str | Path, *, resume: bool = False, command: Sequence[str] | None = None
+) -> int:
     """Run an experiment on the local engine and return the exit code, 0 or 130.
 
     Raises SettingError for a person's mistake before anything is written, RolloutError and FloatingPointError
     when the run itself fails.
     """
+    prestart()
     config = experiment.config
     suite = make_suite(config.environment.name, config.environment.options)
     held_out = suite.evaluation_tasks(config.evaluation.size) if config.evaluation.size else []
@@ -66,7 +70,8 @@ def train(experiment: Experiment, output: str | Path, *, resume: bool = False, c
         )
         run = Run(experiment, run_dir, suite, held_out, view, stack, resume=resume, command=command)
         code = run.train()
-    write_report([run_dir], run_dir / "report.html")
+    if run.learner.updates_done:  # Ctrl-C may come before there is anything to draw
+        write_report([run_dir], run_dir / "report.html")
     return code
 
 
@@ -99,7 +104,9 @@ class Run:
         else:
             self._record(experiment, command)
         self.log = stack.enter_context(MetricsLog(run_dir, resume_at=done if checkpoint else None))
-        sinks = [TensorBoardSink(run_dir, resume_at=done or None)] if self.config.telemetry.tensorboard else []
+        sinks = (
+            [TensorBoardSink(run_dir, resume_at=done or None)] if self.config.telemetry.tensorboard else []
+        )
         self.sinks = stack.enter_context(SinkGroup(sinks, view.message))
         self.policy = self._policy(checkpoint)
         self.learner = TorchLearner(self.policy.model, self.config)
@@ -116,10 +123,8 @@ class Run:
         self.pool.start()
         self._mark = _Mark(time.monotonic(), self.pool.tokens_finished)
         while self.learner.updates_done < config.train.updates and not stop:
-            try:
+            with suppress(WaitInterrupted):
                 self._update()
-            except WaitInterrupted:
-                pass
             done = self.learner.updates_done
             stop = self.interrupts.requested
             if config.evaluation.every and done % config.evaluation.every == 0 and not stop:
@@ -179,7 +184,12 @@ class Run:
         state = RunState(self.learner.updates_done, position, ledger, self._wall_s())
         self.log.sync()
         path = save_checkpoint(
-            self.run_dir / "checkpoints", self.policy, self.learner, state, waiting, keep=self.config.checkpoint.keep
+            self.run_dir / "checkpoints",
+            self.policy,
+            self.learner,
+            state,
+            waiting,
+            keep=self.config.checkpoint.keep,
         )
         self.view.message(f"checkpoint {path.relative_to(self.run_dir)}")
 
@@ -190,16 +200,12 @@ class Run:
         save_trajectories(directory / f"update_{update:06d}.safetensors", chosen)
 
     def _record(self, experiment: Experiment, command: Sequence[str] | None) -> None:
-        settings = {
-            name: {"value": setting.value, "source": f"{setting.layer}: {setting.source}"}
-            for name, setting in experiment.settings.items()
-        }
         write_config(self.run_dir, experiment.config)
         write_provenance(
             self.run_dir,
             recipe=experiment.recipe,
             variants=experiment.variants,
-            settings=settings,
+            settings=experiment.settings,
             engine=experiment.engine,
             command=command,
         )
@@ -210,9 +216,13 @@ class Run:
             return load_policy(checkpoint.path, config.model, device=config.engine.device)
         policy = build_policy(config.model, seed=config.seed, device=config.engine.device)
         count = sum(parameter.numel() for parameter in policy.model.parameters())
-        self.view.message(f"model {type(policy.model).__name__}, {count / 1e6:.2f} M parameters, {config.model.dtype}")
+        self.view.message(
+            f"model {type(policy.model).__name__}, {count / 1e6:.2f} M parameters, {config.model.dtype}"
+        )
         if config.warm_start.steps:
-            self.view.message(f"warm start: {config.warm_start.steps} supervised steps (not part of the method)")
+            self.view.message(
+                f"warm start: {config.warm_start.steps} supervised steps (not part of the method)"
+            )
             loss = warm_start(policy, self.suite, config)
             self.view.message(f"warm start done after {self._wall_s():.0f} s, loss {loss:.3f} nats per token")
         return policy

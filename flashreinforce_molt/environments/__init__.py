@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 from typing import Any
 
 from flashreinforce_molt.config import SettingError
@@ -34,4 +35,20 @@ def make_suite(name: str, options: dict[str, Any]) -> Suite:
         suite_type = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise SettingError(f"environment.name={name!r}: {path} cannot be imported ({error})") from error
+    _validate_options(name, suite_type, options)
     return suite_type(**options)
+
+
+def _validate_options(name: str, suite_type: Any, options: dict[str, Any]) -> None:
+    """Options are the keyword arguments of the suite; unknown and missing ones are named."""
+    parameters = inspect.signature(suite_type).parameters
+    known = [key for key in parameters if parameters[key].kind is not inspect.Parameter.VAR_KEYWORD]
+    for key in options:
+        if key not in known and len(known) == len(parameters):
+            near = difflib.get_close_matches(key, known, n=3, cutoff=0.3) or known
+            raise SettingError(
+                f"environment.options.{key}: {name} has no such option; nearest: {', '.join(near)}"
+            )
+    missing = [key for key in known if parameters[key].default is inspect.Parameter.empty and key not in options]
+    if missing:
+        raise SettingError(f"environment.options: {name} needs {', '.join(missing)}")

@@ -69,7 +69,9 @@ class ReasoningGym:
 
         Raises SettingError when the data set does not hold that many.
         """
-        items, seen, tasks = self._data(seed=_EVALUATION_SEED, size=_VIRTUAL_SIZE), set(), []
+        items = self._data(seed=_EVALUATION_SEED, size=_VIRTUAL_SIZE)
+        seen: set[str] = set()
+        tasks: list[Task] = []
         for position in range(size * HELD_OUT_SHARE * 20):
             if len(tasks) == size:
                 break

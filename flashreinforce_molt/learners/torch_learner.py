@@ -54,7 +54,9 @@ class TorchLearner:
             eps=optim.eps,
         )
         if config.model.gradient_checkpointing:
-            model.gradient_checkpointing_enable()
+            # renamed within the supported range of transformers
+            enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+            enable()
 
     def update(self, batch: TrajectoryBatch) -> UpdateResult:
         """Correct, trust and optimize with a fresh batch.
@@ -103,7 +105,10 @@ class TorchLearner:
         return loss.item(), stats, entropies.sum().item()
 
     def _step(self, loss: float, lr: float) -> float:
-        grads = [m.grad if m is p else _promoted(p.grad) for m, p in zip(self.masters, self.parameters, strict=True)]
+        grads = [
+            m.grad if m is p else _promoted(p.grad)
+            for m, p in zip(self.masters, self.parameters, strict=True)
+        ]
         for master, grad in zip(self.masters, grads, strict=True):
             master.grad = grad
         norm = torch.nn.utils.clip_grad_norm_(self.masters, self.config.optim.max_grad_norm).item()

@@ -25,7 +25,10 @@ class Demonstrator(Protocol):
 
 
 def warm_start(
-    policy: Policy, suite: Suite, config: Config, on_step: Callable[[int, float], None] = lambda step, loss: None
+    policy: Policy,
+    suite: Suite,
+    config: Config,
+    on_step: Callable[[int, float], None] = lambda step, loss: None,
 ) -> float:
     """Imitate demonstrations, a share of them wrong on purpose; returns the last loss in nats per token.
 
@@ -40,7 +43,9 @@ def warm_start(
         )
     rng = random.Random(config.seed)
     tasks = suite.training_tasks(config.seed + ORDER_SEED_OFFSET)
-    optimizer = torch.optim.AdamW(policy.model.parameters(), lr=settings.lr, betas=(0.9, 0.95), weight_decay=0.0)
+    optimizer = torch.optim.AdamW(
+        policy.model.parameters(), lr=settings.lr, betas=(0.9, 0.95), weight_decay=0.0
+    )
     policy.model.train()
     loss = float("nan")
     for step in range(settings.steps):

@@ -48,13 +48,17 @@ def decode_turn(tokenizer: PreTrainedTokenizerBase, tokens: list[int], stop_toke
     """The text of a turn for the environment, without its end token."""
     if tokens and tokens[-1] in stop_tokens:
         tokens = tokens[:-1]
-    return tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    return str(tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 
-def stop_tokens_of(tokenizer: PreTrainedTokenizerBase, generation_eos: int | list[int] | None) -> frozenset[int]:
+def stop_tokens_of(
+    tokenizer: PreTrainedTokenizerBase, generation_eos: int | list[int] | None
+) -> frozenset[int]:
     """Tokens that end a turn: the tokenizer's and those of the model's generation configuration."""
     listed = generation_eos if isinstance(generation_eos, list) else [generation_eos]
     found = frozenset(token for token in [*listed, tokenizer.eos_token_id] if token is not None)
     if not found:
-        raise ValueError("model.id: neither the tokenizer nor the generation configuration names an end token")
+        raise ValueError(
+            "model.id: neither the tokenizer nor the generation configuration names an end token"
+        )
     return found

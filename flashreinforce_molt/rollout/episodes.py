@@ -112,8 +112,12 @@ class EpisodeRunner:
             if versions and versions[0] < version:
                 if episode.work:
                     episode.work.cancel()
-                detail = f"first token from version {versions[0]}, oldest that may still be trained: {version}"
-                await self._close(episode, Dropped(episode.trajectory_id, episode.task.prompt_id, "policy_lag", detail))
+                detail = (
+                    f"first token from version {versions[0]}, oldest that may still be trained: {version}"
+                )
+                await self._close(
+                    episode, Dropped(episode.trajectory_id, episode.task.prompt_id, "policy_lag", detail)
+                )
 
     async def advance(self) -> list[Trajectory | Dropped]:
         """Draw one token for every trajectory that can have one; returns the episodes that ended."""
@@ -207,7 +211,9 @@ class EpisodeRunner:
 
     async def _observe(self, episode: _Episode, generation: Generation, step: Step) -> None:
         if step.observation is None:
-            raise _Drop("environment_error", "the environment neither ended the episode nor gave an observation")
+            raise _Drop(
+                "environment_error", "the environment neither ended the episode nor gave an observation"
+            )
         stop_token = generation.tokens[-1] if generation.end == "stop" else None
         tokens = encode_observation(self.tokenizer, step.observation, stop_token=stop_token)
         if len(generation.tokens) + len(tokens) >= self.limits.max_context_tokens:
@@ -263,7 +269,10 @@ class EpisodeRunner:
 def _checked(step: Step) -> Step:
     """The environment's answer, refused by name when it is not one."""
     if not isinstance(step, tuple) or len(step) != 5:
-        raise _Drop("environment_error", f"step returned {step!r}, not (observation, reward, terminated, truncated, info)")
+        raise _Drop(
+            "environment_error",
+            f"step returned {step!r}, not (observation, reward, terminated, truncated, info)",
+        )
     step = Step(*step)
     if not isinstance(step.reward, numbers.Real) or not math.isfinite(step.reward):
         raise _Drop("invalid_reward", f"step returned the reward {step.reward!r}; a finite number is needed")

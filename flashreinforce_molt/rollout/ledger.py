@@ -69,7 +69,9 @@ class Ledger:
 
     def _settle(self, trajectory_id: int, fate: str) -> None:
         if self.is_settled(trajectory_id):
-            raise RuntimeError(f"trajectory {trajectory_id} has been settled already and would be {fate} again")
+            raise RuntimeError(
+                f"trajectory {trajectory_id} has been settled already and would be {fate} again"
+            )
         self._above.add(trajectory_id)
         while self._watermark in self._above:
             self._above.remove(self._watermark)

@@ -286,7 +286,11 @@ def _obituary(worker: _Worker) -> str:
     """Which worker died, how, and what it held."""
     worker.process.join(timeout=2)
     code = worker.process.exitcode
-    cause = f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exited with {code}"
+    cause = (
+        f"was killed by {signal.Signals(-code).name}"
+        if code is not None and code < 0
+        else f"exited with {code}"
+    )
     return (
         f"rollout worker {worker.plan.name} (pid {worker.process.pid}) {cause} "
         f"with {len(worker.assigned)} trajectories in flight"

@@ -15,9 +15,11 @@ class _SlotLayer(CacheLayerMixin):
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         def room(states: torch.Tensor) -> torch.Tensor:
-            return states.new_zeros(self.owner.slots, states.shape[1], self.owner.max_context, states.shape[3])
+            return states.new_zeros(
+                self.owner.slots, states.shape[1], self.owner.max_context, states.shape[3]
+            )
 
-        self.keys, self.values = room(key_states), room(value_states)
+        self._keys, self._values = room(key_states), room(value_states)
         self.is_initialized = True
 
     def update(
@@ -28,13 +30,13 @@ class _SlotLayer(CacheLayerMixin):
         owner = self.owner
         first, last, length = owner.first, owner.last, owner.length
         rows = torch.arange(first, last, device=key_states.device)[:, None]
-        self.keys[rows, :, owner.positions] = key_states.transpose(1, 2)
-        self.values[rows, :, owner.positions] = value_states.transpose(1, 2)
-        return self.keys[first:last, :, :length], self.values[first:last, :, :length]
+        for states, new in ((self._keys, key_states), (self._values, value_states)):
+            states[rows, :, owner.positions] = new.transpose(1, 2)
+        return self._keys[first:last, :, :length], self._values[first:last, :, :length]
 
     def swap(self, a: int, b: int, length: int) -> None:
         """Exchange the first `length` positions of two rows."""
-        for states in (self.keys, self.values):
+        for states in (self._keys, self._values):
             kept = states[a, :, :length].clone()
             states[a, :, :length] = states[b, :, :length]
             states[b, :, :length] = kept
@@ -61,7 +63,8 @@ class SlotCache(Cache):
         self.slots, self.max_context = slots, max_context
         self.first = self.last = self.length = 0
         self.positions = torch.zeros(0, 0, dtype=torch.long)
-        super().__init__(layers=[_SlotLayer(self) for _ in range(layers)])
+        self._slot_layers = [_SlotLayer(self) for _ in range(layers)]
+        super().__init__(layers=list(self._slot_layers))
 
     def aim(self, first: int, positions: torch.Tensor) -> torch.Tensor:
         """Set the window of the next pass; returns its attention mask [rows, 1, queries, length] (True: attend)."""
@@ -72,6 +75,6 @@ class SlotCache(Cache):
 
     def swap(self, a: int, b: int, length: int) -> None:
         """Exchange two rows in every layer that has been used."""
-        for layer in self.layers:
+        for layer in self._slot_layers:
             if layer.is_initialized:
                 layer.swap(a, b, length)

@@ -164,7 +164,9 @@ class _Worker:
             self.generator.version = self.store.read_into(self.model)
 
     def _can_admit(self) -> bool:
-        waits_for_weights = self.plan.drain_before_new_weights and self.store.version != self.generator.version
+        waits_for_weights = (
+            self.plan.drain_before_new_weights and self.store.version != self.generator.version
+        )
         return bool(self.backlog) and self.runner.free > 0 and not waits_for_weights
 
     def _admit(self) -> None:

@@ -1,0 +1,184 @@
+"""Updates per second of the same engine, asynchronous against synchronous, with long-tailed rollouts and slow tools.
+
+    python benchmarks/async_speedup.py
+
+Every figure comes from whole runs of the engine in this one process: real workers, real weights, one optimizer
+step per batch. An agent speaks in turns of 4 tokens; the number of turns is lognormal, and with `tools` every
+turn but the last is followed by a call that takes 50 ms. Lengths depend on the task alone, so every run decodes
+the same trajectories.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import platform
+import random
+import statistics
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+TURN_TOKENS = 4
+LONGEST_TOKENS = 128
+TOOL_SECONDS = 0.05
+SKIPPED_UPDATES = 3
+
+
+class LongTail:
+    """Suite of agents whose length is lognormal (`median` tokens, `sigma`)."""
+
+    def __init__(self, sigma: float, median: float = 18.0, tools: bool = False) -> None:
+        self.sigma, self.median, self.tools = sigma, median, tools
+
+    def training_tasks(self, seed: int) -> LongTail:
+        return self
+
+    def __getitem__(self, position: int):
+        from flashreinforce_molt.environments import Task
+
+        rng = random.Random(position)
+        tokens = min(LONGEST_TOKENS, self.median * rng.lognormvariate(0.0, self.sigma))
+        return Task(
+            f"task-{position}",
+            {"turns": max(1, round(tokens / TURN_TOKENS)), "reward": float(rng.random() < 0.5)},
+        )
+
+    def evaluation_tasks(self, size: int) -> list:
+        return []
+
+    def environment(self) -> Agent:
+        return Agent(self.tools)
+
+
+class Agent:
+    """Ends after its number of turns; its tool waits without computing, as a remote one does."""
+
+    def __init__(self, tools: bool) -> None:
+        self.tools = tools
+
+    def reset(self, task) -> str:
+        self.left, self.reward = task.data["turns"], task.data["reward"]
+        return "agent task>"
+
+    async def step(self, action: str):
+        from flashreinforce_molt.environments import Step
+
+        self.left -= 1
+        if self.left == 0:
+            return Step(None, self.reward, True, info={"failed": self.reward == 0})
+        if self.tools:
+            await asyncio.sleep(TOOL_SECONDS)
+        return Step(".", 0.0, False, info={"tool_calls": 1})
+
+    async def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Medians over the updates of one run, in seconds; `tokens` are policy tokens of one update."""
+
+    step: float
+    idle: float
+    tokens: float
+    lag: float
+
+    @property
+    def learn(self) -> float:
+        return self.step - self.idle
+
+
+def measure(options: argparse.Namespace, workload: str, *settings: str) -> Timing:
+    """Run the engine once and read its own metrics."""
+    from flashreinforce_molt.recipes import load_experiment
+    from flashreinforce_molt.training import train
+
+    overrides = [
+        "environment.name=async_speedup:LongTail",
+        f"environment.options={workload}",
+        "environment.max_turns=64",
+        "model.config.max_position_embeddings=512",
+        "model.config.num_hidden_layers=4",
+        f"train.updates={options.updates + SKIPPED_UPDATES}",
+        f"train.batch_size={options.batch_size}",
+        f"rollout.max_turn_tokens={TURN_TOKENS}",
+        f"rollout.max_new_tokens={2 * LONGEST_TOKENS}",
+        "rollout.max_context_tokens=320",
+        "warm_start.steps=0",
+        "evaluation.size=0",
+        "telemetry.live=never",
+        *settings,
+    ]
+    with tempfile.TemporaryDirectory() as directory:
+        output = Path(directory) / "run"
+        train(load_experiment("quickstart", overrides=overrides), output)
+        lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    lines = lines[SKIPPED_UPDATES:]
+    # The mean, not the median: with long tails a few updates carry most of the waiting.
+    return Timing(
+        *(statistics.fmean(line[name] for line in lines) for name in ("step_s", "learner_idle_s")),
+        tokens=statistics.fmean(line["response_tokens_mean"] for line in lines) * options.batch_size,
+        lag=statistics.fmean(line["policy_lag_mean"] for line in lines),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--updates", type=int, default=30, help="timed updates of each run")
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=1, help="repetitions; the median ratio is printed")
+    options = parser.parse_args()
+
+    import torch
+    import transformers
+
+    print(
+        f"python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}"
+    )
+    print(
+        f"B={options.batch_size}, {options.updates} timed updates, {options.rounds} round(s); seconds per update\n"
+    )
+    header = f"{'workload':28} {'sync 1 thr':>10} {'sync 2 thr':>10} {'async':>7} {'lag':>5}  {'vs 1':>5} {'vs 2':>5} {'bound':>6}"
+    rows = []
+    for name, workload in (
+        ("lognormal sigma 0.8", "{sigma: 0.8}"),
+        ("lognormal sigma 1.3", "{sigma: 1.3}"),
+        ("sigma 0.8, 50 ms tools", "{sigma: 0.8, tools: true}"),
+        ("sigma 1.3, 50 ms tools", "{sigma: 1.3, tools: true}"),
+    ):
+        ratios = []
+        for _ in range(options.rounds):
+            batch = options.batch_size
+            one = measure(options, workload, "engine.mode=sync", f"rollout.in_flight={batch}")
+            two = measure(
+                options, workload, "engine.mode=sync", f"rollout.in_flight={batch}", "engine.threads=2"
+            )
+            free = measure(
+                options,
+                workload,
+                f"rollout.in_flight={2 * batch}",
+                "rollout.queue_depth=2",
+                "rollout.max_policy_lag=null",
+            )
+            bound = (one.idle + one.learn) / max(one.idle, one.learn)
+            ratios.append(
+                (one.step / free.step, two.step / free.step, bound, one.step, two.step, free.step, free.lag)
+            )
+        vs_one, vs_two, bound, sync_one, sync_two, asynchronous, lag = (
+            statistics.median(column) for column in zip(*ratios, strict=True)
+        )
+        rows.append(
+            f"{name:28} {sync_one:10.3f} {sync_two:10.3f} {asynchronous:7.3f} {lag:5.2f}  {vs_one:4.2f}x {vs_two:4.2f}x {bound:5.2f}x"
+        )
+    print("\n".join(["", header, *rows]))
+    print(
+        "\nbound: (g+t)/max(g,t) of the synchronous run with one thread, the most that pure overlap could give"
+    )
+
+
+if __name__ == "__main__":
+    main()
