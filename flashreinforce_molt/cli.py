@@ -59,7 +59,10 @@ def train_main(
     arguments: Sequence[str] | None = None, *, recipe: str | None = None, description: str | None = None
 ) -> int:
     """Entry point of `scripts/train_molt.py`, and of the launchers, which fix the recipe."""
-    parser = argparse.ArgumentParser(description=description or "Train a FlashREINFORCE recipe.")
+    parser = argparse.ArgumentParser(
+        description=description or "Train a FlashREINFORCE recipe.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     add_train_arguments(parser, fixed_recipe=recipe)
     parser.set_defaults(run=run_train)
     return _guarded(parser.parse_args(arguments))

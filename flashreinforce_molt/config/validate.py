@@ -63,7 +63,8 @@ def validate_full_support(experiment: Experiment) -> list[Check]:
         if experiment.config.rollout.allow_truncated_sampling:
             report.add("warning", f"{what}; accepted by {report.say(allowed)}")
         else:
-            report.add("error", f"{what}; use {neutral} or set {allowed}=true")
+            way_out = "" if experiment.engine == "molt" else f" or set {allowed}=true"
+            report.add("error", f"{what}; use {neutral}{way_out}")
     return report.checks("training samples have full support")
 
 

@@ -123,6 +123,10 @@ def validate_algorithm(experiment: Experiment) -> list[Check]:
                 f"{report.say(reference)} passes Molt's checks and then fails at run time; use {reference}=model, "
                 f"or {kl}=0 as published",
             )
+        elif config.molt.native:
+            report.add(
+                "error", f"{report.say(kl)}: our loss has no KL term; set {kl}=0, or molt.native=false"
+            )
         else:
             report.add(
                 "warning", f"{report.say(kl)}: the method has no KL term; the reference takes GPUs of its own"

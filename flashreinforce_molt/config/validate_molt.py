@@ -138,7 +138,8 @@ def validate_molt_queue(experiment: Experiment) -> list[Check]:
 def validate_native(experiment: Experiment) -> list[Check]:
     """What Molt's own flags can express, and what our loss does not prove yet."""
     native, fraction = "molt.native", "objective.negative_token_fraction"
-    report = Report("native", experiment, native, fraction, "objective.aggregation", "molt.packing")
+    sizes = ("cluster.tensor_parallel", "cluster.context_parallel")
+    report = Report("native", experiment, native, fraction, "objective.aggregation", "molt.packing", *sizes)
     if experiment.engine != "molt":
         return []
     config, objective = experiment.config, experiment.config.objective
@@ -159,12 +160,11 @@ def validate_native(experiment: Experiment) -> list[Check]:
     if config.molt.native:
         if config.molt.packing:
             report.add("error", f"{report.say('molt.packing')} is not proven with our loss; set it to false")
-        split = config.cluster.tensor_parallel * config.cluster.context_parallel > 1
-        if split and objective.negative_token_fraction < 1:
-            report.add(
-                "error",
-                f"{report.say(fraction)} is not proven with tensor or context parallelism; set both sizes to 1",
-            )
+        for name in sizes:
+            if experiment.settings[name].value > 1:
+                report.add(
+                    "error", f"{report.say(name)} is not proven with our loss; use 1, or {native}=false"
+                )
     if config.molt.packing and config.model.attention != "flash_attention_2":
         report.add(
             "error",

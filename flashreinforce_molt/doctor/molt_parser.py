@@ -27,12 +27,16 @@ def flat(namespace: types.SimpleNamespace, prefix: str = "") -> Iterator[tuple[s
 def parser_problems(review: Review) -> list[str]:
     """What Molt says against the flags, or where it makes something else of them than the review says."""
     from flashreinforce_molt.molt.cli_block import UnsupportedMolt, parse_molt_command
+    from flashreinforce_molt.molt.native_checks import is_native, refuse_unproven
 
     flags = {flag.name: flag.value for flag in review.flags}
     try:
-        taken = dict(flat(parse_molt_command(arguments(flags)).args))
+        command = parse_molt_command(arguments(flags))
+        if is_native(command.args):
+            refuse_unproven(command.args)
     except (SettingError, UnsupportedMolt) as error:
         return [str(error)]
+    taken = dict(flat(command.args))
     expected = {name: _comparable(value) for name, value in predict(flags)[0].items()}
     return [
         f"Molt takes {name}={taken.get(name)!r}, the review says {expected.get(name)!r}"

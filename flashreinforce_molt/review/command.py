@@ -18,10 +18,11 @@ DEFAULT_RECIPE = "r1"
 
 def reviewed(options: argparse.Namespace) -> Review:
     """The review of what the command line asks for."""
-    request = Request(
-        tuple(options.variant), tuple(options.overrides), options.engine, options.output, options.resume
+    recipe = options.recipe or DEFAULT_RECIPE
+    variants, overrides = tuple(options.variant), tuple(options.overrides)
+    return _review(
+        recipe, Request(recipe, variants, overrides, options.engine, options.output, options.resume)
     )
-    return _review(options.recipe or DEFAULT_RECIPE, request)
 
 
 def _review(recipe: str, request: Request) -> Review:
@@ -61,4 +62,4 @@ def _other(asked: str, review: Review) -> Review:
     variants = tuple(word.strip() for word in listed.split(",") if word.strip())
     if not recipe and not variants:
         raise SettingError(f"--diff {asked!r} is malformed; write RECIPE, RECIPE:VARIANT or :VARIANT")
-    return _review(recipe or review.experiment.recipe, Request(variants))
+    return _review(recipe or review.experiment.recipe, Request(variants=variants))

@@ -5,17 +5,21 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from flashreinforce_molt.config.experiment import Experiment
 from flashreinforce_molt.config.validate_cluster import model_shape
 from flashreinforce_molt.molt.interface import arguments, molt_options
 from flashreinforce_molt.review.molt_flags import Flag
 
+_CHECKOUT = (Path(__file__).resolve().parents[2] / "scripts" / "train_molt.py").is_file()
+
 
 @dataclass(frozen=True)
 class Request:
     """How the review was asked for, so that it can say how to start."""
 
+    recipe: str | None = None
     variants: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
     engine: str | None = None
@@ -54,14 +58,15 @@ def needs_our_launch(experiment: Experiment) -> bool:
 def command_of(experiment: Experiment, flags: Sequence[Flag], request: Request) -> tuple[str, ...]:
     """The words of the command that runs."""
     if experiment.engine != "molt":
-        return ("python", *_training_command(experiment, request))
+        return tuple(_training_command(experiment, request))
     module = "flashreinforce_molt.molt.launch" if needs_our_launch(experiment) else "molt.cli.train_rl_ray"
     known = {flag.name: flag.value for flag in flags if flag.name in molt_options()}
     return ("python", "-m", module, *arguments(known))
 
 
 def _training_command(experiment: Experiment, request: Request) -> list[str]:
-    words = ["scripts/train_molt.py", "--recipe", experiment.recipe]
+    script = ["python", "scripts/train_molt.py"] if _CHECKOUT else ["flashreinforce-molt", "train"]
+    words = [*script, "--recipe", request.recipe or experiment.recipe]
     for variant in request.variants:
         words += ["--variant", variant]
     for override in request.overrides:
@@ -75,7 +80,8 @@ def _training_command(experiment: Experiment, request: Request) -> list[str]:
 
 def start_lines(experiment: Experiment, request: Request) -> tuple[str, ...]:
     """Shell lines from a fresh machine to the run."""
-    launch = shlex.join(["python", *_training_command(experiment, request)])
+    words = _training_command(experiment, request)
+    launch = shlex.join(words)
     if experiment.engine != "molt":
         return (launch,)
     config = experiment.config
@@ -91,5 +97,5 @@ def start_lines(experiment: Experiment, request: Request) -> tuple[str, ...]:
     if any(path.startswith("data/math_eval/") for path in paths):
         prepared.append("math_eval")
     lines += [shlex.join(["flashreinforce-molt", "prepare", name]) for name in prepared]
-    doctor = launch.replace("python scripts/train_molt.py", "flashreinforce-molt doctor", 1)
+    doctor = shlex.join(["flashreinforce-molt", "doctor", *words[2:]])
     return (*lines, doctor, launch)

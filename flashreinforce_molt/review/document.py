@@ -39,13 +39,13 @@ class Review:
 
 def review_experiment(resolution: Resolution, request: Request | None = None) -> Review:
     """The review of a resolution; mistakes are error checks in it."""
-    request = request or Request(resolution.experiment.variants)
+    request = request or Request(variants=resolution.experiment.variants)
     experiment = resolution.experiment
     run_dir = request.output or f"runs/{experiment.recipe}"
     checks = list(resolution.checks)
     if experiment.engine == "molt":
         flags = molt_flags(experiment, run_dir, resume=request.resume)
-        checks += check_flags(experiment, flags)
+        checks += check_flags(experiment, flags, checks)
     else:
         shown = (
             setting for setting in experiment.settings.values() if not setting.name.startswith(MOLT_GROUPS)

@@ -90,7 +90,8 @@ def _correction_level(config: Config) -> str:
 def _threshold(config: Config) -> list[float] | None:
     if _correction_level(config) == "off":
         return None
-    return [math.inf if config.objective.gate == "none" else config.objective.delta]
+    gated = config.objective.gate != "none" and config.objective.importance_correction
+    return [config.objective.delta if gated else math.inf]
 
 
 def _schedule(config: Config) -> str:
@@ -187,7 +188,7 @@ MOLT_GROUPS: Mapping[str, tuple[FlagRow, ...]] = {
         ),
         _row(
             "algo.advantage.is_correction_threshold",
-            "objective.delta objective.gate",
+            "objective.delta objective.gate objective.importance_correction",
             lambda c, _: _threshold(c),
         ),
         _row(

@@ -8,6 +8,7 @@ and slow tests hold these functions against its real checks.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from flashreinforce_molt.molt.options import LOSS_MODE, MOLT_VERSION
 from flashreinforce_molt.review.molt_flags import Flag, FlagRow, flattened, is_secret_flag, rows_for
 
 Values = Mapping[str, Any]
+_FLAG = re.compile(r"--([a-z_]+(?:\.[a-z_0-9]+)+)")
 _GROUP_ESTIMATORS = ("rloo", "reinforce_baseline", "grpo", "dr_grpo")
 _PACKED_ATTENTION = ("te", "flash_attention_2", "tilelang")
 
@@ -309,33 +311,43 @@ def refusals(values: Values) -> list[str]:
     return [message for rule in RULES if (message := rule(values)) is not None]
 
 
-def check_flags(experiment: Experiment, flags: Sequence[Flag]) -> list[Check]:
-    """The checks on Molt's level: names, types and choices against its interface, then its rules."""
+def check_flags(experiment: Experiment, flags: Sequence[Flag], told: Sequence[Check]) -> list[Check]:
+    """The checks on Molt's level: names, types and choices against its interface, then its rules.
+
+    A rule stays silent about flags whose settings an error among `told` already names.
+    """
     mapped = {row.flag: row for row in rows_for(experiment.config)}
     checks = _extra_flags(experiment, mapped)
     known = {flag.name: flag.value for flag in flags if flag.name in molt_options()}
-    mistakes = {
-        name: wrong for name, value in known.items() if (wrong := mistake(molt_options()[name], value))
-    }
-    checks += [
-        Check("molt-flag", "error", f"--{name} {_word(known[name])} {wrong}", _settings(name, mapped))
-        for name, wrong in mistakes.items()
-    ]
+    for name, value in known.items():
+        if wrong := mistake(molt_options()[name], value):
+            checks.append(
+                Check("molt-flag", "error", f"--{name} {_word(value)} {wrong}", _settings(name, mapped))
+            )
     if checks:
         return checks
+    accused = {name for check in told if check.level == "error" for name in check.settings}
     values, silent = predict(known)
-    checks += [Check("molt-rule", "error", message) for message in refusals(values)]
+    for message in refusals(values):
+        settings = tuple(name for flag in _FLAG.findall(message) for name in _settings(flag, mapped))
+        if not accused & set(settings):
+            checks.append(Check("molt-rule", "error", message, settings))
     for name, value, why in silent:
         settings = _settings(name, mapped)
-        fix = (
-            f"set {settings[0]}" if settings != ("molt.flags",) else f"write molt.flags.{name}={_word(value)}"
-        )
-        told = f"Molt would silently set {name}={_word(value)}, because {why}; {fix}"
-        checks.append(Check("molt-silent", "error", told, settings))
-    told = (
+        if not accused & set(settings):
+            fix = (
+                f"write molt.flags.{name}={_word(value)}"
+                if settings == ("molt.flags",)
+                else f"set {settings[0]}"
+            )
+            changed = f"Molt would silently set {name}={_word(value)}, because {why}; {fix}"
+            checks.append(Check("molt-silent", "error", changed, settings))
+    if checks or accused:
+        return checks
+    fits = (
         f"{len(known)} flags fit the interface of Molt {MOLT_VERSION}, and it changes none of them silently"
     )
-    return checks or [Check("molt-flags", "ok", told)]
+    return [Check("molt-flags", "ok", fits)]
 
 
 def _extra_flags(experiment: Experiment, mapped: Mapping[str, FlagRow]) -> list[Check]:

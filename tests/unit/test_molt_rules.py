@@ -1,0 +1,272 @@
+"""Molt's silent changes and late errors: each is told before a launch."""
+
+import math
+
+import pytest
+from published import ON_MOLT, errors_of, flags_of, review_of
+
+from flashreinforce_molt.molt.interface import arguments, defaults, mistake, molt_options
+from flashreinforce_molt.molt.options import FLASH_OPTIONS
+from flashreinforce_molt.review.molt_flags import rows_for
+from flashreinforce_molt.review.molt_rules import RULES, predict, refusals
+
+BASE = flags_of(review_of("qwen_math"))
+
+
+# One entry for each row of the table of Molt's silent changes and late errors.
+ROWS = {
+    "IS on + top_p < 1": ({"rollout.top_p": 0.95}, "biases the log-probs"),
+    "IS off + queue > 1": (
+        {"algo.advantage.is_correction_level": "off", "train.async_queue_size": 4},
+        "needs --train.async_queue_size 1 and no partial rollout",
+    ),
+    "IS off + partial rollout": (
+        {"algo.advantage.is_correction_level": "off", "train.partial_rollout_enable": True},
+        "needs --train.async_queue_size 1 and no partial rollout",
+    ),
+    "routing replay + partial rollout": (
+        {"train.routing_replay": True, "train.partial_rollout_enable": True},
+        "loses the routing of preempted trajectories",
+    ),
+    "routing replay + implied partial rollout": (
+        {"train.routing_replay": True, "rollout.vllm_generate_batch_size": 2048},
+        "loses the routing of preempted trajectories",
+    ),
+    "routing replay + MTP": (
+        {"train.routing_replay": True, "vllm.mtp_num_speculative_tokens": 1},
+        "corrupts log-probs together with --train.routing_replay",
+    ),
+    "MTP + prefix caching": (
+        {"vllm.enable_prefix_caching": True, "vllm.mtp_num_speculative_tokens": 1},
+        "corrupts log-probs together with --vllm.enable_prefix_caching",
+    ),
+    "packing + sdpa": ({"fsdp.packing_samples": True}, "with --fsdp.attn_implementation sdpa; use te"),
+    "packing + eager": (
+        {"fsdp.packing_samples": True, "fsdp.attn_implementation": "eager"},
+        "with --fsdp.attn_implementation eager; use te",
+    ),
+    "packing + FA2": (
+        {"fsdp.packing_samples": True, "fsdp.attn_implementation": "flash_attention_2"},
+        "fails late on Molt's native model classes",
+    ),
+    "packing + our loss": (
+        {"fsdp.packing_samples": True, "fsdp.attn_implementation": "te"},
+        "not proven with our loss",
+    ),
+    "dynamic batch without packing": ({"train.dynamic_batch_enable": True}, "needs --fsdp.packing_samples"),
+    "force_on_policy + epochs": ({"train.max_epochs": 2}, "contradicts --train.force_on_policy"),
+    "threshold with three values": (
+        {"algo.advantage.is_correction_threshold": [0.0, 1.0, 2.0]},
+        "takes HIGH or LOW HIGH",
+    ),
+    "binary_kl + geo": (
+        {"algo.advantage.is_correction_level": "geo"},
+        "needs mode mask and level token or seq",
+    ),
+    "seq + clip": ({"algo.advantage.is_correction_mode": "clip"}, "needs level token, not seq"),
+    "seq + trunc": ({"algo.advantage.is_correction_mode": "trunc"}, "needs level token, not seq"),
+    "binary_kl + default band": (
+        {"algo.advantage.is_correction_threshold": [0.5, 5.0]},
+        "rejects everything; give one bound",
+    ),
+    "batch not divisible": ({"train.batch_size": 100, "train.micro_batch_size": 3}, "is no multiple of 12"),
+    "group estimator with n = 1": (
+        {"algo.advantage.estimator": "grpo"},
+        "needs more than one sample per prompt",
+    ),
+    "KL with the default reference": ({"algo.kl.init_coef": 0.1}, "fails at run time"),
+    "temperature 0": ({"rollout.temperature": 0.0}, "divides the logits by zero"),
+    "queue 0": ({"train.async_queue_size": 0}, "must be 1 or more"),
+    "KL k1 as a loss": ({"algo.kl.use_loss": True}, "has the wrong sign"),
+    "dynamic filtering": ({"algo.dynamic_filtering_enable": True}, "needs several samples per prompt"),
+    "score centering beside the gate": ({"algo.advantage.score_centering_top_k": 8}, "cannot stand beside"),
+    "cispo without a ceiling": ({"actor.loss_mode": "cispo"}, "as a ceiling"),
+    "dual clip": ({"actor.dual_clip": 0.5}, "needs a value above 1"),
+    "pipeline parallelism": ({"fsdp.pp_size": 2}, "not pipeline-parallel"),
+    "two length penalties": (
+        {"reward.overlong_buffer_len": 100.0, "reward.stop_properly_penalty_coef": 0.5},
+        "punish length twice",
+    ),
+    "no engines": ({"vllm.num_engines": 0}, "--vllm.num_engines is missing"),
+    "evaluation batch 0": ({"eval.batch_size": 0}, "must be above 0"),
+    "replay of saved batches": ({"train.rollout_replay_dir": "d"}, "trains on saved batches again"),
+    "too few rollout batches": ({"rollout.batch_size": 2}, "do not reach 4 data-parallel replicas"),
+    "full offload on one rank": (
+        {"fsdp.offload": "full", "actor.num_gpus_per_node": 1},
+        "needs more than one GPU",
+    ),
+    "distillation": ({"algo.advantage.estimator": "on_policy_distill"}, "trains on a teacher"),
+}
+SILENT = {
+    "more in flight than a batch": (
+        {"rollout.vllm_generate_batch_size": 2048},
+        ("train.partial_rollout_enable", True),
+    ),
+    "routing replay": (
+        {"train.routing_replay": True, "vllm.enable_prefix_caching": False},
+        ("vllm.enable_prefix_caching", True),
+    ),
+    "images + packing": (
+        {"data.max_images_per_prompt": 2, "fsdp.packing_samples": True, "fsdp.attn_implementation": "te"},
+        ("fsdp.packing_samples", False),
+    ),
+    "dynamic batch + packing": (
+        {"train.dynamic_batch_enable": True, "fsdp.packing_samples": True},
+        ("rollout.max_tokens_per_gpu", 16192),
+    ),
+}
+
+
+def test_a_sound_command_is_not_refused():
+    values, silent = predict(BASE)
+    assert refusals(values) == []
+    assert silent == []
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_every_row_of_the_table_is_refused(row):
+    changes, message = ROWS[row]
+    assert any(message in said for said in refusals(predict({**BASE, **changes})[0]))
+
+
+@pytest.mark.parametrize("row", SILENT)
+def test_every_silent_change_is_named(row):
+    changes, (name, value) = SILENT[row]
+    assert (name, value) in [change[:2] for change in predict({**BASE, **changes})[1]]
+
+
+def test_every_rule_refuses_something_of_the_table():
+    values = [predict({**BASE, **changes})[0] for changes, _ in ROWS.values()]
+    idle = [rule.__name__ for rule in RULES if not any(_said(rule, each) for each in values)]
+    assert idle == []
+    assert all(rule.__doc__ for rule in RULES)
+
+
+def _said(rule, values):
+    try:
+        return rule(values)
+    except ValueError:  # a band of three values, which only its own rule reads
+        return None
+
+
+def test_one_bound_becomes_a_band_from_minus_infinity():
+    assert predict(BASE)[0]["algo.advantage.is_correction_threshold"] == [-math.inf, 3e-3]
+
+
+def test_a_silent_change_is_an_error_of_the_review_unless_it_is_written_out():
+    message = "rollout.in_flight=512 (from recipe) exceeds train.batch_size=128 (from recipe)"
+    assert message in errors_of("r1", "molt.partial_rollout=false")[0]
+    assert flags_of(review_of("r1"))["train.partial_rollout_enable"] is True
+    assert (
+        flags_of(review_of("moe", "stability", "molt.prefix_caching=false"))["vllm.enable_prefix_caching"]
+        is True
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (
+            "molt.flags.vllm.blok_size=128",
+            "unknown flag molt.flags.vllm.blok_size (from --set); nearest: vllm.block_size",
+        ),
+        ("molt.flags.rollout.top_p=0.9", "molt.flags.rollout.top_p (from --set) is decided by rollout.top_p"),
+        ("molt.flags.train.force_on_policy=false", "is decided by fixed here"),
+        ("molt.flags.vllm.block_size=lots", "--vllm.block_size lots must be a whole number"),
+        ("molt.flags.vllm.moe_backend=3", "--vllm.moe_backend 3 must be text"),
+        ("molt.flags.algo.kl.estimator=k9", "--algo.kl.estimator k9 is not one of k1, k2, k3"),
+        ("molt.flags.vllm.enforce_eager=1", "--vllm.enforce_eager 1 must be true or false"),
+        ("molt.flags.reward.clip_range=[0]", "takes 2 values"),
+        ("molt.flags.eval.batch_size=[1]", "takes one value, not a list"),
+        ("molt.flags.eval.batch_size=0", "--eval.batch_size 0 must be above 0"),
+        ("molt.flags.logger.wandb.key=abcdefgh1", "export WANDB_API_KEY instead"),
+    ],
+)
+def test_a_flag_of_molt_is_checked_by_name_type_choice_and_rule(override, message):
+    assert message in errors_of("r1", override)[0]
+
+
+def test_a_flag_of_molt_that_fits_is_launched():
+    review = review_of("r1", "molt.flags.vllm.enforce_eager=true", "molt.flags.vllm.block_size=128")
+    assert review.errors == ()
+    words = " ".join(review.command)
+    assert "--vllm.enforce_eager" in words
+    assert "--vllm.block_size 128" in words
+
+
+def test_every_flag_of_the_table_exists_in_molt_once():
+    rows = [row.flag for row in rows_for(review_of("r1").experiment.config)]
+    assert len(rows) == len(set(rows))
+    assert set(rows) <= set(molt_options())
+    assert {option.dest for option in FLASH_OPTIONS} <= set(rows)
+
+
+def test_every_setting_named_by_the_table_exists():
+    known = set(review_of("r1").experiment.settings)
+    assert {name for row in rows_for(review_of("r1").experiment.config) for name in row.settings} <= known
+
+
+def test_switches_are_spelt_as_the_parser_wants_them():
+    words = arguments(
+        {
+            "fsdp.packing_samples": False,
+            "train.force_on_policy": True,
+            "vllm.enable_prefix_caching": False,
+            "flash.importance_correction": True,
+            "algo.advantage.is_correction_threshold": [math.inf],
+            "actor.adam.betas": [0.9, 0.95],
+            "eval.steps": -1,
+        }
+    )
+    assert words == [
+        "--train.force_on_policy",
+        "--no-vllm.enable_prefix_caching",
+        "--flash.importance_correction",
+        *("--algo.advantage.is_correction_threshold", "inf"),
+        *("--actor.adam.betas", "0.9", "0.95"),
+        *("--eval.steps", "-1"),
+    ]
+
+
+def test_the_described_defaults_fit_their_own_description():
+    for name, option in molt_options().items():
+        if option.default is not None:
+            assert mistake(option, option.default) is None, name
+    assert defaults()["ckpt.max_mem"] == math.inf
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["r1"], ("seq", [3e-3], "flash", "flash_trajectory")),
+        (["r1", "no_trust"], ("seq", [math.inf], "flash", "flash_trajectory")),
+        (["alfworld", "no_is"], ("seq", [math.inf], "flash", "flash_trajectory")),
+        (["r1", "objective.gate=token"], ("token", [3e-3], "flash", "flash_trajectory")),
+        (["r1", "molt.native=false"], ("seq", [3e-3], "ppo", "flash_reinforce")),
+        (["python_tools", "grpo"], ("off", None, "ppo", "grpo")),
+    ],
+)
+def test_gate_and_correction_become_molts_flags(words, wanted):
+    flags = flags_of(review_of(*words))
+    level, threshold, loss, estimator = wanted
+    assert flags["algo.advantage.is_correction_level"] == level
+    assert flags.get("algo.advantage.is_correction_threshold") == threshold
+    assert flags["actor.loss_mode"] == loss
+    assert flags["algo.advantage.estimator"] == estimator
+
+
+def test_batches_are_counted_in_prompts_and_trajectories():
+    flags = flags_of(review_of("python_tools", "grpo"))
+    assert flags["rollout.batch_size"] == 32
+    assert flags["rollout.n_samples_per_prompt"] == 4
+    assert flags["train.batch_size"] == 128
+    assert flags["rollout.vllm_generate_batch_size"] == 4
+    assert flags_of(review_of("alfworld"))["actor.lr_scheduler"] == "constant"
+    assert flags_of(review_of("r1"))["actor.lr_scheduler"] == "cosine_with_min_lr"
+
+
+def test_no_published_experiment_relies_on_a_silent_change():
+    for names in ON_MOLT:
+        values, silent = predict(flags_of(review_of(*names)))
+        assert silent == [], names
+        assert refusals(values) == [], names
