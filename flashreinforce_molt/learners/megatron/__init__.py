@@ -10,7 +10,10 @@ from typing import Any
 
 _HOME_OF = {
     "LossSettings": "loss",
+    "MegatronLayout": "layout",
+    "MegatronLearner": "learner",
     "ParallelGroups": "groups",
+    "initialize_parallel": "learner",
     "megatron_loss_func": "loss",
     "megatron_scoring_func": "loss",
     "megatron_weighted_func": "loss",

@@ -147,8 +147,11 @@ class _VocabParallel(torch.autograd.Function):
         grad[:, shard.size :] = 0
         for rows in _chunks(len(logits), options.chunk_tokens if shard.size else 0):
             out = grad[rows, : shard.size]
-            exact = out.dtype == maximum.dtype
-            values = _shifted(logits[rows, : shard.size], maximum[rows], options, out if exact else None)
+            exact = (
+                out.dtype == maximum.dtype
+            )  # else `values` is a copy in higher precision, free to be overwritten
+            values = logits[rows, : shard.size].to(maximum.dtype)
+            values = _shifted(values, maximum[rows], options, out if exact else values)
             curvature = None
             if grad_entropies is not None:
                 # dH/dz_k = -p_k (log p_k + H) / T
@@ -177,8 +180,9 @@ def _shard_statistics(logits: Tensor, targets: Tensor, shard: _Shard, options: _
     here, columns = shard.places(targets)
     picked.copy_(torch.where(here, real.gather(1, columns[:, None]).squeeze(1), 0))
     for rows in _chunks(len(logits), options.chunk_tokens):
-        maximum[rows] = real[rows].amax(1).to(dtype).clamp_(min=lowest)
-        values = _shifted(real[rows], maximum[rows], options)
+        values = real[rows].to(dtype)
+        maximum[rows] = values.amax(1).clamp_(min=lowest)
+        values = _shifted(values, maximum[rows], options, None if dtype == logits.dtype else values)
         if options.with_entropy:
             weights = values.clamp_(min=_NOTHING).exp()
             total[rows] = weights.sum(1)
@@ -189,7 +193,7 @@ def _shard_statistics(logits: Tensor, targets: Tensor, shard: _Shard, options: _
 
 
 def _shifted(logits: Tensor, maximum: Tensor, options: _Options, out: Tensor | None = None) -> Tensor:
-    """(logits - maximum) / T in the dtype of `maximum`, in new memory or in `out`."""
+    """(logits - maximum) / T, in new memory or in `out`."""
     values = torch.sub(logits, maximum[:, None], out=out)
     return values if options.temperature == 1 else values.div_(options.temperature)
 
