@@ -11,14 +11,18 @@ from typing import Any
 _HOME_OF = {
     "LossSettings": "loss",
     "MegatronLayout": "layout",
+    "LearnerError": "team",
     "MegatronLearner": "learner",
+    "MegatronTeam": "team",
     "ParallelGroups": "groups",
     "initialize_parallel": "learner",
+    "learner_layout": "launch",
     "megatron_loss_func": "loss",
     "megatron_scoring_func": "loss",
     "megatron_weighted_func": "loss",
     "merge_reports": "reports",
     "weigh_batch": "two_pass",
+    "start_team": "launch",
     "vocab_parallel_log_probs_and_entropy": "vocab_parallel",
 }
 

@@ -40,7 +40,8 @@ class HuggingFaceWeights:
         self._hf, self._vocab_size = hf, vocab_size
         self.parameters = dict(_with_global_names(model, hf))
         with torch.device("meta"):
-            self._templates = dict(AutoModelForCausalLM.from_config(hf).named_parameters())
+            self.templates = dict(AutoModelForCausalLM.from_config(hf).named_parameters())
+        """Hugging Face parameters by name, without values."""
         self._weights = [_resolved(weight, self._known_names()) for weight in _weights_of(hf)]
         self._stage_of = self._owners()
         missing = set(self.parameters) - {weight.names[0] for weight in self._weights} - {_TIED_COPY}
@@ -50,7 +51,7 @@ class HuggingFaceWeights:
     @property
     def names(self) -> list[str]:
         """Hugging Face parameters, tied ones once, in the order of the Hugging Face model."""
-        return list(self._templates)
+        return list(self.templates)
 
     @torch.no_grad()
     def load(
@@ -88,7 +89,7 @@ class HuggingFaceWeights:
                     yield name, tensor
                     continue
                 if name not in stacked:
-                    stacked[name] = tensor.new_empty(self._templates[name].shape)
+                    stacked[name] = tensor.new_empty(self.templates[name].shape)
                 stacked[name][expert] = tensor
             done = (
                 weight.expert is not None
