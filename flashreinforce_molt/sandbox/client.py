@@ -149,10 +149,9 @@ class PythonSandbox:
         return seconds
 
     def _encoded(self, code: str) -> bytes | Result:
-        encoded = code.encode("utf-8", "surrogatepass")
-        if len(encoded) > self.limits.code_bytes:
-            said = (
-                f"the code is {len(encoded)} bytes long, more than Limits.code_bytes={self.limits.code_bytes}"
-            )
-            return Result("error", stderr=f"{said}\n", detail=said)
-        return encoded
+        most = self.limits.code_bytes
+        encoded = code.encode("utf-8", "surrogatepass") if len(code) <= most else None
+        if encoded is not None and len(encoded) <= most:
+            return encoded
+        said = f"the code is longer than Limits.code_bytes={most}"
+        return Result("error", stderr=f"{said}\n", detail=said)

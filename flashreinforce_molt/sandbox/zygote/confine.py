@@ -56,7 +56,7 @@ def _limit_resources(
     limits: dict[str, Any], virtual_bytes: int, cpu_seconds: float | None, own_processes: bool
 ) -> None:
     values = {
-        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_CORE: 1,  # too small for a core file, and 1 alone also keeps crash handlers from starting
         resource.RLIMIT_AS: virtual_bytes + limits["memory_bytes"],
         resource.RLIMIT_FSIZE: limits["disk_bytes"],
         resource.RLIMIT_NOFILE: limits["open_files"],

@@ -22,7 +22,7 @@ from flashreinforce_molt.sandbox.zygote.confine import Confinement, default_sign
 CONTROL = 3
 """File descriptor of the line to the supervisor."""
 _FILE = "<snippet>"
-_DISK_FULL = (errno.EFBIG, errno.ENOSPC, errno.EDQUOT)
+_BY_ERRNO = {errno.EFBIG: "file", errno.ENOSPC: "file", errno.EDQUOT: "file", errno.ENOMEM: "memory"}
 _RESERVE_BYTES = 1 << 20
 
 
@@ -35,10 +35,10 @@ def main(confinement: Confinement, limits: dict[str, Any], cpu_seconds: float | 
         runner = _Runner(control, limits["output_bytes"], confinement.environment())
     except BaseException as error:
         control.sendall(
-            wire.pack({"number": 0, "status": "sandbox_error", "detail": f"{type(error).__name__}: {error}"})
+            wire.pack({"token": "", "status": "sandbox_error", "detail": f"{type(error).__name__}: {error}"})
         )
         os._exit(1)
-    control.sendall(wire.pack({"number": 0, "status": "ready"}))
+    control.sendall(wire.pack({"token": "", "status": "ready"}))
     runner.serve()
 
 
@@ -67,7 +67,7 @@ class _Runner:
             if value is not None:
                 report["has_value"] = True
             payload = (value or "").encode("utf-8", "backslashreplace")[: self._output_bytes + 1]
-            self._control.sendall(wire.pack({"number": header["number"], **report}, payload))
+            self._control.sendall(wire.pack({"token": header["token"], **report}, payload))
         os._exit(0)
 
     def _run(self, code: bytes) -> dict[str, Any]:
@@ -89,8 +89,9 @@ class _Runner:
             return {"status": "memory"}
         except BaseException as error:
             self._say(_described(error))
-            full = isinstance(error, OSError) and error.errno in _DISK_FULL
-            return {"status": "file" if full else "error"}
+            return {
+                "status": _BY_ERRNO.get(error.errno or 0, "error") if isinstance(error, OSError) else "error"
+            }
 
     def _say(self, text: str) -> None:
         with contextlib.suppress(

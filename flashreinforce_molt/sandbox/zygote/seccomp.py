@@ -40,7 +40,8 @@ lchown fchownat utime utimes utimensat futimesat setxattr lsetxattr fsetxattr re
 _IOCTLS = (0x5401, 0x540F, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 """TCGETS, TIOCGPGRP, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX."""
 
-_F_SETOWN, _F_SETSIG, _F_SETOWN_EX = 8, 10, 15
+_FCNTLS_REFUSED = (8, 10, 15, 1024, 1026)
+"""F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_NOTIFY: signals to others, and holding up those who open a file."""
 _CLONE_THREAD = 0x00010000
 _CLONE_NAMESPACES = 0x7E020000
 _X32_BIT = 0x40000000
@@ -105,7 +106,6 @@ def _with_checked_arguments(own_pid: int | None) -> list[tuple[str, _Code]]:
     allow, refuse = _return(_ALLOW), _fail(errno.EPERM)
     if own_pid is None:
         clone = [_load(0), (_JUMP_ANY_BIT, 0, 1, _CLONE_NAMESPACES), refuse, allow]
-        fcntl: _Code = [allow]
     else:
         clone = [
             _load(0),
@@ -114,10 +114,9 @@ def _with_checked_arguments(own_pid: int | None) -> list[tuple[str, _Code]]:
             refuse,
             allow,
         ]
-        fcntl = _unless(1, (_F_SETOWN, _F_SETSIG, _F_SETOWN_EX), refuse)
     checked = [
         ("clone", clone),
-        ("fcntl", fcntl),
+        ("fcntl", _unless(1, _FCNTLS_REFUSED, refuse)),
         (
             "clone3",
             [_fail(errno.ENOSYS)],

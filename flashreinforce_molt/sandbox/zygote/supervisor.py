@@ -95,7 +95,8 @@ def supervise(host: cage.Host, client: socket.socket, slot: int) -> None:
 class _Supervisor:
     def __init__(self, tree: Tree, lines: cage.Lines, client: socket.socket) -> None:
         self._tree, self._lines, self._client = tree, lines, client
-        self._number = 0
+        self._token = ""
+        """Of the snippet that runs; unknown before it does, so that none can answer for a later one."""
         self._poll = select.poll()
         self._poll.register(client, select.POLLIN | select.POLLRDHUP)
         self._poll.register(lines.control, select.POLLIN)
@@ -114,9 +115,9 @@ class _Supervisor:
 
     def run(self, header: dict[str, Any], code: bytes) -> tuple[_Outcome, list[_Stream], float]:
         """Run one snippet."""
-        self._number += 1
+        self._token = os.urandom(8).hex()
         start = time.monotonic()
-        message = wire.pack({"number": self._number}, code)
+        message = wire.pack({"token": self._token}, code)
         outcome, streams = self._exchange(
             message, header["timeout"], header, **_output_limits(header["limits"])
         )
@@ -132,7 +133,7 @@ class _Supervisor:
         unsent = memoryview(message)
         deadline = time.monotonic() + timeout
         watch_at = time.monotonic() + _WATCH_SECONDS
-        cpu_before = self._tree.usage().cpu_seconds if self._number > 1 else 0.0
+        cpu_before = self._tree.usage().cpu_seconds if header else 0.0
         while True:
             self._poll.modify(lines.control, select.POLLIN | (select.POLLOUT if unsent else 0))
             now = time.monotonic()
@@ -185,15 +186,15 @@ class _Supervisor:
             return _Outcome("crashed", "cut its line to the sandbox", lost=True)
         try:
             for header, payload in inbox.feed(data):
-                if header.get("number") == self._number:
+                if header.get("token") == self._token:
                     return self._outcome(header, payload)
-        except (ValueError, TypeError) as error:
-            return _Outcome("crashed", f"wrote nonsense to the sandbox: {error}", lost=True)
+        except Exception as error:  # whatever a hostile message can set off is the snippet's doing
+            return _Outcome("crashed", f"wrote nonsense to the sandbox: {error}"[:200], lost=True)
         return None
 
     def _outcome(self, header: dict[str, Any], payload: bytes) -> _Outcome:
         status = header.get("status")
-        if self._number == 0:  # no foreign code has run yet
+        if not self._token:  # no foreign code has run yet
             return _Outcome(str(status), str(header.get("detail", "")))
         if status not in _REPORTED:
             raise ValueError(f"status {status!r:.50}")
