@@ -50,7 +50,7 @@ def parse_molt_command(
     Raises SettingError with Molt's own words where Molt refuses the command, UnsupportedMolt where it is not the
     Molt that this plugin was verified with. `--help` prints and exits, as in Molt.
     """
-    root = _molt_root()
+    root = molt_root()
     recorded: list[types.SimpleNamespace] = []
     names = {
         "__name__": "molt_command",
@@ -79,7 +79,8 @@ def parse_molt_command(
     return MoltCommand(recorded[0], tuple(line for line in printed.getvalue().splitlines() if line.strip()))
 
 
-def _molt_root() -> Path:
+def molt_root() -> Path:
+    """Folder of the installed package, found without importing it."""
     spec = importlib.util.find_spec("molt")
     if spec is None or not spec.submodule_search_locations:
         raise UnsupportedMolt(f"Molt is not installed; install molt-rl=={MOLT_VERSION}")

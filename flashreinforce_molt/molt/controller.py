@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
-import json
-import os
 from collections import Counter
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -20,10 +17,8 @@ import torch
 from flashreinforce_molt.molt.learner import SEGMENT_KEY
 from flashreinforce_molt.molt.native_checks import is_native
 from flashreinforce_molt.molt.registration import expect_parameters
+from flashreinforce_molt.molt.run_metrics import RunMetrics
 from flashreinforce_molt.molt.version_stamps import lag_metrics, open_board, take_stamps
-
-METRICS_VARIABLE = "FLASHREINFORCE_MOLT_METRICS"
-"""Environment variable with the file to which every update's metrics are appended, one JSON object per line."""
 
 
 def extend(rl_trainer: ModuleType) -> None:
@@ -45,6 +40,7 @@ def extend(rl_trainer: ModuleType) -> None:
     def build(self: Any, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
         self.flash_board, self.flash_version = open_board(), 0
+        self.flash_metrics = RunMetrics.from_variable()
 
     @functools.wraps(train_step)
     def train(self: Any, rollout_samples: list[Any], global_step: int) -> tuple[dict[str, Any], int]:
@@ -62,7 +58,8 @@ def extend(rl_trainer: ModuleType) -> None:
 
     @functools.wraps(save_logs)
     def save(self: Any, global_step: int, logs_dict: Any = None, client_states: Any = None) -> None:
-        append_metrics(global_step, logs_dict or {})
+        if self.flash_metrics is not None:
+            self.flash_metrics.append(global_step, logs_dict or {})
         save_logs(self, global_step, logs_dict, client_states)
 
     vars(rl_trainer)["balance_experiences"] = balance_whole
@@ -99,17 +96,3 @@ def measure_lag(rollout_samples: list[Any], learner_version: int) -> dict[str, f
     """Take the version stamps out of the rows of a batch and report its policy lag."""
     stamps = [take_stamps(sample.info) for sample in rollout_samples]
     return lag_metrics([stamp for stamp in stamps if stamp is not None], learner_version)
-
-
-def append_metrics(update: int, values: dict[str, Any]) -> None:
-    """Append one line of numbers to the file of METRICS_VARIABLE, where it is set."""
-    path = os.environ.get(METRICS_VARIABLE)
-    if not path:
-        return
-    numbers = {
-        name: float(value)
-        for name, value in values.items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool)
-    }
-    with Path(path).open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps({"update": update, **numbers}) + "\n")

