@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import torch
 from cases import OBJECTIVES, SPECIAL, relative_error
 from gloo_ranks import run_ranks
 from megatron_case import batch_for, config, hf_model, megatron_learner
@@ -105,6 +106,6 @@ def _gradients(name, layout, batch):
         learner.settings = replace(learner.settings, objective=vars(learner.config.objective))
         part = TrajectoryBatch(batch.trajectories[: case.trajectories])
         report = learner.accumulate_gradient(part)
-        gradients = learner.weights.export(lambda parameter: parameter.main_grad)
+        gradients = learner.weights.export(lambda parameter: parameter.main_grad, torch.float32)
         found[case_name] = report.loss, {parameter: value.clone() for parameter, value in gradients}
     return found

@@ -52,7 +52,7 @@ def state_tensors(
     number = {name: i for i, name in enumerate(weights.names)}
     tensors = {f"{STEP}.{i}": torch.tensor(step.item()) for i in number.values() if step > 0}
     for key in [*(MOMENTS if step > 0 else ()), *([MASTER] if _has_masters(homes) else [])]:
-        for name, tensor in weights.export(partial(_whole, homes, key)):
+        for name, tensor in weights.export(partial(_whole, homes, key), torch.float32):
             if keep:
                 tensors[f"{key}.{number[name]}"] = tensor.to("cpu", copy=True)
     return tensors if keep else {}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -42,7 +41,8 @@ class HuggingFaceWeights:
         with torch.device("meta"):
             self.templates = dict(AutoModelForCausalLM.from_config(hf).named_parameters())
         """Hugging Face parameters by name, without values."""
-        self._weights = [_resolved(weight, self._known_names()) for weight in _weights_of(hf)]
+        known = self._known_names()
+        self._weights = [_resolved(weight, known) for weight in _weights_of(hf)]
         self._stage_of = self._owners()
         missing = set(self.parameters) - {weight.names[0] for weight in self._weights} - {_TIED_COPY}
         if missing:
@@ -75,15 +75,16 @@ class HuggingFaceWeights:
 
     @torch.no_grad()
     def export(
-        self, read: Callable[[nn.Parameter], Tensor] = lambda parameter: parameter
+        self, read: Callable[[nn.Parameter], Tensor] | None = None, dtype: torch.dtype | None = None
     ) -> Iterator[tuple[str, Tensor]]:
-        """Every Hugging Face tensor, whole, one after the other and on every rank; `read` chooses what of a parameter.
+        """Every Hugging Face tensor, whole, one after the other and on every rank.
 
-        Experts are exported one by one into their stacked tensor, so memory holds one tensor of the model at a time.
+        `read` takes another tensor of the parameter's shape instead of the parameter, of type `dtype`. Experts are
+        exported one by one into their stacked tensor, so memory holds one tensor of the model at a time.
         """
         stacked: dict[str, Tensor] = {}
         for weight in self._weights:
-            full = self._gather(weight, read)
+            full = self._gather(weight, read or _itself, dtype)
             for (name, expert), tensor in zip(weight.sources, self._unpack(weight, full), strict=True):
                 if expert is None:
                     yield name, tensor
@@ -100,9 +101,16 @@ class HuggingFaceWeights:
                 yield from stacked.items()
                 stacked = {}
 
-    def _gather(self, weight: Weight, read: Callable[[nn.Parameter], Tensor]) -> Tensor:
+    def _gather(
+        self, weight: Weight, read: Callable[[nn.Parameter], Tensor], dtype: torch.dtype | None
+    ) -> Tensor:
+        """The packed tensor, joined over tensor-parallel ranks and sent to those that do not hold it."""
         parameter = self.parameters.get(weight.names[0])
-        full = None
+        any_parameter = next(iter(self.parameters.values()))
+        templates = [_slice(self.templates[name], expert) for name, expert in weight.sources]
+        full = torch.empty_like(
+            self._pack(weight, templates), dtype=dtype or any_parameter.dtype, device=any_parameter.device
+        )
         tp = _tensor_group(weight)
         if parameter is not None:
             local = read(parameter).detach().contiguous()
@@ -112,25 +120,10 @@ class HuggingFaceWeights:
                 parts = [torch.empty_like(local) for _ in range(tp.size())]
                 dist.all_gather(parts, local, group=tp)
                 full = self._join(weight, parts)
-        if weight.expert is not None:
+        if weight.expert is not None and self._on_my_stage(weight):
             ep = parallel_state.get_expert_model_parallel_group()
-            owner = weight.expert // (self._hf.num_experts // ep.size())
-            if parameter is not None or self._on_my_stage(weight):
-                full = self._broadcast(weight, full, ep, owner)
-        pp = parallel_state.get_pipeline_model_parallel_group()
-        return self._broadcast(weight, full, pp, self._stage_of[weight.names[0]])
-
-    def _broadcast(self, weight: Weight, full: Tensor | None, group: dist.ProcessGroup, owner: int) -> Tensor:
-        if group.size() == 1:
-            assert full is not None
-            return full
-        facts: list[Any] = [None if full is None else (full.shape, full.dtype)]
-        source = dist.get_global_rank(group, owner)
-        dist.broadcast_object_list(facts, src=source, group=group)
-        if full is None or group.rank() != owner:
-            shape, dtype = facts[0]
-            full = torch.empty(shape, dtype=dtype, device=next(iter(self.parameters.values())).device)
-        dist.broadcast(full, src=source, group=group)
+            _send(full, ep, weight.expert // (self._hf.num_experts // ep.size()))
+        _send(full, parallel_state.get_pipeline_model_parallel_group(), self._stage_of[weight.names[0]])
         return full
 
     def _on_my_stage(self, weight: Weight) -> bool:
@@ -290,6 +283,15 @@ def _resolved(weight: Weight, known: set[str]) -> Weight:
 def _tensor_group(weight: Weight) -> dist.ProcessGroup | None:
     """The ranks that share a weight; experts are whole (expert tensor parallel is 1)."""
     return parallel_state.get_tensor_model_parallel_group() if weight.expert is None else None
+
+
+def _send(tensor: Tensor, group: dist.ProcessGroup, owner: int) -> None:
+    if group.size() > 1:
+        dist.broadcast(tensor, src=dist.get_global_rank(group, owner), group=group)
+
+
+def _itself(parameter: nn.Parameter) -> Tensor:
+    return parameter
 
 
 def _slice(tensor: Tensor, expert: int | None) -> Tensor:
