@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,8 @@ class MoltRun:
     log: str
     metrics: list[dict[str, Any]]
     seconds: float
+    left_running: list[str]
+    """Commands of processes that belong to the run and outlived it."""
 
     def tail(self, lines: int = 40) -> str:
         return "\n".join(self.log.splitlines()[-lines:])
@@ -105,13 +109,24 @@ def command(model: Path, prompts: Path, run_dir: Path, changes: dict[str, Any]) 
     return words
 
 
-def environment(gpus: int) -> dict[str, str]:
+def environment(gpus: int, run_id: str) -> dict[str, str]:
     paths = [str(HERE / "cpu_shim"), str(HERE), str(ROOT)]
-    return {**os.environ, **ENVIRONMENT, "FAKE_GPUS": str(gpus), "PYTHONPATH": os.pathsep.join(paths)}
+    return {
+        **os.environ,
+        **ENVIRONMENT,
+        "FAKE_GPUS": str(gpus),
+        "MOLT_RUN_ID": run_id,
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
 
 
-def run_molt(folder: Path, prompts: int, timeout_s: float = 900, **changes: Any) -> MoltRun:
-    """Train on `prompts` tasks; `changes` are flags with `__` for the dot."""
+def run_molt(
+    folder: Path, prompts: int, *, interrupt_after: int | None = None, timeout_s: float = 1200, **changes: Any
+) -> MoltRun:
+    """Train on `prompts` tasks; `changes` are flags with `__` for the dot.
+
+    `interrupt_after` sends Ctrl-C once that many updates are in the metrics.
+    """
     from tiny_policy import save_tiny_policy
 
     flags = {name.replace("__", "."): value for name, value in changes.items()}
@@ -122,16 +137,46 @@ def run_molt(folder: Path, prompts: int, timeout_s: float = 900, **changes: Any)
         save_tiny_policy(folder / "model"), write_prompts(folder / "tasks.jsonl", prompts), run_dir, flags
     )
     gpus = 1 + int(flags.get("actor.num_gpus_per_node", 1))
-    began = time.monotonic()
+    metrics, run_id, began = run_dir / "metrics.jsonl", uuid.uuid4().hex, time.monotonic()
+
+    def lines() -> list[dict[str, Any]]:
+        return [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
+
     with (folder / "log.txt").open("w") as log:
-        done = subprocess.run(
+        process = subprocess.Popen(
             [sys.executable, str(HERE / "run_on_cpu.py"), *words],
-            env=environment(gpus),
+            env=environment(gpus, run_id),
             stdout=log,
             stderr=subprocess.STDOUT,
-            timeout=timeout_s,
             cwd=folder,
         )
-    metrics = run_dir / "metrics.jsonl"
-    lines = [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
-    return MoltRun(done.returncode, (folder / "log.txt").read_text(), lines, time.monotonic() - began)
+        try:
+            while process.poll() is None and time.monotonic() - began < timeout_s:
+                time.sleep(0.5)
+                if interrupt_after is not None and len(lines()) >= interrupt_after:
+                    process.send_signal(signal.SIGINT)
+                    process.wait(timeout=120)
+        finally:
+            if process.poll() is None:
+                process.kill()
+    time.sleep(3)
+    return MoltRun(
+        process.wait(),
+        (folder / "log.txt").read_text(),
+        lines(),
+        time.monotonic() - began,
+        list(processes_of(run_id).values()),
+    )
+
+
+def processes_of(run_id: str) -> dict[int, str]:
+    """Process id -> command of what was started with this MOLT_RUN_ID."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and run_id.encode() in (entry / "environ").read_bytes():
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
+                found[int(entry.name)] = command.decode(errors="replace")
+        except OSError:
+            continue
+    return found
