@@ -9,6 +9,16 @@ from molt_command import molt_command
 from flashreinforce_molt.config import SettingError
 from flashreinforce_molt.molt.cli_block import parse_molt_command
 from flashreinforce_molt.molt.native_checks import is_native, refuse_unproven
+from flashreinforce_molt.recipes import available_recipes, resolve_experiment
+from flashreinforce_molt.review.commands import Request
+from flashreinforce_molt.review.document import review_experiment
+
+PUBLISHED = [
+    (name, variant)
+    for name, recipe in available_recipes().items()
+    if "molt" in recipe.engines
+    for variant in (None, *recipe.variants)
+]
 
 
 def args_of(**changes):
@@ -63,3 +73,17 @@ def test_all_problems_come_at_once():
 @pytest.mark.parametrize("threshold", [3e-3, math.inf])
 def test_molts_threshold_repeats_ours_or_is_infinite(threshold):
     refuse_unproven(args_of(algo__advantage__is_correction_threshold=threshold))
+
+
+@pytest.mark.parametrize(("recipe", "variant"), PUBLISHED, ids=lambda word: word or "as published")
+def test_every_published_setting_is_accepted_by_molts_own_checks_and_by_ours(recipe, variant):
+    variants = (variant,) if variant else ()
+    review = review_experiment(
+        resolve_experiment(recipe, variants=variants, engine="molt"), Request(recipe, variants)
+    )
+    assert review.command[1:3] == ("-m", "flashreinforce_molt.molt.launch")
+    args = parse_molt_command(review.command[3:]).args
+    assert is_native(args) == (variant != "grpo")
+    assert args.algo.advantage.estimator == ("grpo" if variant == "grpo" else "flash_trajectory")
+    if is_native(args):
+        refuse_unproven(args)
