@@ -42,14 +42,10 @@ OBJECTIVES = {
 }
 
 
-def special_batch(
-    score: Callable[[PaddedRows], Tensor], names: tuple[str, ...] = tuple(SPECIAL)
-) -> TrajectoryBatch:
+def special_batch(score: Callable[[PaddedRows], Tensor]) -> TrajectoryBatch:
     """The trajectories of SPECIAL; `score` gives the learner's own log-probs [R, T-1], which they stay close to."""
     draw = np.random.default_rng(7)
-    made = [
-        _trajectory(draw, number, *SPECIAL[name][:2]) for number, name in enumerate(SPECIAL) if name in names
-    ]
+    made = [_trajectory(draw, number, *facts[:2]) for number, facts in enumerate(SPECIAL.values())]
     rows = TrajectoryBatch(made).padded()
     learner = score(rows)[rows.action_mask].detach().double().numpy()
     done, batch = 0, []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 import torch
-import torch.distributed as dist
 from cases import VOCABULARY, special_batch
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3Config, Qwen3MoeConfig
 
@@ -104,11 +103,3 @@ def megatron_learner(name: str, settings: Config, layout, model=None):
     weights = dict((model or hf_model(name)).named_parameters())
     learner.load_weights(lambda hf_name: weights[hf_name].detach())
     return learner
-
-
-def world_size(layout, data_parallel: int = 1) -> int:
-    return layout.tensor_parallel * layout.context_parallel * layout.pipeline_parallel * data_parallel
-
-
-def is_first_rank() -> bool:
-    return dist.get_rank() == 0

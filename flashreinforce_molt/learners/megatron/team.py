@@ -8,14 +8,15 @@ straight into them, so that evaluation, publication and checkpoints of the run w
 from __future__ import annotations
 
 import importlib
-import multiprocessing
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -24,6 +25,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as torch_multiprocessing
 from torch import Tensor
+from transformers import PreTrainedConfig
 
 from flashreinforce_molt.config import Config, SettingError
 from flashreinforce_molt.learners.megatron.layout import MegatronLayout
@@ -57,19 +59,11 @@ class MegatronTeam:
         self._directory = tempfile.mkdtemp(prefix="flashreinforce-")
         context = torch_multiprocessing.get_context("spawn")
         self._pipe, far_end = context.Pipe()
+        work = _Work(ranks, f"file://{self._directory}/rendezvous", policy.model.config, config, layout)
         self._ranks = [
             context.Process(
                 target=_serve,
-                args=(
-                    rank,
-                    ranks,
-                    f"file://{self._directory}/rendezvous",
-                    far_end if rank == 0 else None,
-                    policy.model.config,
-                    config,
-                    layout,
-                    shared if rank == 0 else None,
-                ),
+                args=(rank, work, *((far_end, shared) if rank == 0 else (None, None))),
                 name=f"learner rank {rank}",
                 daemon=True,
             )
@@ -154,42 +148,39 @@ class MegatronTeam:
         return ", ".join(dead) or "the learner's rank 0 closed its connection"
 
 
-def _serve(
-    rank: int,
-    ranks: int,
-    rendezvous: str,
-    pipe: Connection | None,
-    hf: Any,
-    config: Config,
-    layout: MegatronLayout,
-    shared: dict[str, Tensor] | None,
-) -> None:
+@dataclass(frozen=True)
+class _Work:
+    """What every rank is told."""
+
+    ranks: int
+    rendezvous: str
+    hf: PreTrainedConfig
+    config: Config
+    layout: MegatronLayout
+
+
+def _serve(rank: int, work: _Work, pipe: Connection | None, shared: dict[str, Tensor] | None) -> None:
     """A rank's life: set up, then one command after the other until "close"."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the run's to handle
-    multiprocessing.current_process().name = f"learner rank {rank}"
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # Megatron's condition for tensor parallel
     try:
-        _Server(rank, ranks, rendezvous, pipe, hf, config, layout, shared).serve()
+        _Server(rank, work, pipe, shared).serve()
     except BaseException:
         report = f"learner rank {rank} failed:\n{traceback.format_exc()}"
         if pipe is not None:
             pipe.send(("failed", report))
         else:
-            print(report, flush=True)
+            print(report, file=sys.stderr, flush=True)
         os._exit(1)  # the other ranks may hang in a collective; no orderly end is possible
 
 
 class _Server:
+    """One rank; only rank 0 has the pipe to the run and the policy model's parameters."""
+
     def __init__(
-        self,
-        rank: int,
-        ranks: int,
-        rendezvous: str,
-        pipe: Connection | None,
-        hf: Any,
-        config: Config,
-        layout: MegatronLayout,
-        shared: dict[str, Tensor] | None,
+        self, rank: int, work: _Work, pipe: Connection | None, shared: dict[str, Tensor] | None
     ) -> None:
+        config = work.config
         on_gpu = config.engine.device == "cuda"
         device = torch.device("cuda", rank) if on_gpu else torch.device("cpu")
         torch.set_num_threads(config.engine.threads)
@@ -197,21 +188,24 @@ class _Server:
         if on_gpu:
             torch.cuda.set_device(device)
         dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if on_gpu else "gloo", init_method=rendezvous, rank=rank, world_size=ranks
+            "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
+            init_method=work.rendezvous,
+            rank=rank,
+            world_size=work.ranks,
         )
-        self.rank, self.pipe, self.shared = rank, pipe, shared
+        self.pipe, self.shared = pipe, shared
         self.commands = dist.new_group(backend="gloo", timeout=timedelta(days=365))
         from flashreinforce_molt.learners.megatron.learner import MegatronLearner, initialize_parallel
 
-        groups = initialize_parallel(layout)
+        groups = initialize_parallel(work.layout)
         if setup := os.environ.get(RANK_SETUP):
             _imported(setup)()
         elif on_gpu:
             from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 
             model_parallel_cuda_manual_seed(config.seed)
-        self.learner = MegatronLearner(hf, config, layout, groups=groups, device=device)
-        self._load_weights(hf, device)
+        self.learner = MegatronLearner(work.hf, config, work.layout, groups=groups, device=device)
+        self._load_weights(device)
 
     def serve(self) -> None:
         self._reply("done", None)
@@ -240,22 +234,18 @@ class _Server:
     def _do_load(self, argument: tuple[dict[str, Tensor], int]) -> None:
         self.learner.load_optimizer(*argument)
 
-    def _load_weights(self, hf: Any, device: torch.device) -> None:
-        """Every Hugging Face tensor from rank 0, one at a time."""
-
-        def read(name: str) -> Tensor:
-            return received[name]
-
-        received: dict[str, Tensor] = {}
-        for name, template in self.learner.weights.templates.items():
-            tensor = torch.empty(
-                template.shape, dtype=getattr(torch, self.learner.config.model.dtype), device=device
-            )
+    def _load_weights(self, device: torch.device) -> None:
+        """The policy model's weights, from rank 0 to all."""
+        dtype = getattr(torch, self.learner.config.model.dtype)
+        received = {
+            name: torch.empty(template.shape, dtype=dtype, device=device)
+            for name, template in self.learner.weights.templates.items()
+        }
+        for name, tensor in received.items():
             if self.shared is not None:
                 tensor.copy_(self.shared[name])
             dist.broadcast(tensor, src=0)
-            received[name] = tensor
-        self.learner.load_weights(read)
+        self.learner.load_weights(received.__getitem__)
 
     def _next(self) -> tuple[str, Any]:
         message: list[Any] = [None]
