@@ -104,7 +104,8 @@ class _Collection:
         kinds = {self.kind, other.kind}
         size = len(self.elements)
         if "{}" in kinds:
-            return kinds <= {"{}", ""} and self._holds(other) and other._holds(self)
+            unordered = kinds <= {"{}", ""} and not (self._is_labelled() or other._is_labelled())
+            return unordered and self._holds(other) and other._holds(self)
         if size != len(other.elements):
             return False
         if kinds == {""} and not (self._is_labelled() ^ other._is_labelled()):
@@ -187,7 +188,8 @@ def _values(text: str) -> tuple[str, list[str]] | None:
 
 def _same_relations(gold: str, answer: str) -> bool:
     """1 < x < 2 against x > 1 and x < 2, (1, 2), or 2 > x > 1."""
-    if _same_expressions(gold, answer):
+    both = _RELATION.search(gold) and _RELATION.search(answer)
+    if both and _same_expressions(gold, answer):
         return True
     left, right = _solutions(gold), _solutions(answer)
     if left is not None and right is not None:
@@ -195,7 +197,7 @@ def _same_relations(gold: str, answer: str) -> bool:
         return same_unknown and (
             left[0] == right[0] or left[0].symmetric_difference(right[0]).is_empty is True
         )
-    if (r"\lor" in gold) != (r"\lor" in answer):
+    if not both or (r"\lor" in gold) != (r"\lor" in answer):
         return False
     parts, other_parts = _split(gold)[0], _split(answer)[0]
     if len(parts) == len(other_parts) == 1:
@@ -207,6 +209,8 @@ def _solutions(text: str) -> tuple[Any, frozenset[Any]] | None:
     r"""The set that relations of one unknown, or intervals, describe, and the unknown; `\lor` unites, `and` intersects."""
     from sympy import Intersection, Set, Union
 
+    if not _RELATION.search(text) and len(_split(text)[0]) > 1:
+        return None  # a list of values
     unknowns: frozenset[Any] = frozenset()
     alternatives = []
     for alternative in text.split(r"\lor"):
@@ -219,7 +223,10 @@ def _solutions(text: str) -> tuple[Any, frozenset[Any]] | None:
                 unknowns |= parsed.free_symbols
                 if len(unknowns) != 1 or not hasattr(parsed, "as_set"):
                     return None
-                parsed = parsed.as_set()
+                try:
+                    parsed = parsed.as_set()
+                except (NotImplementedError, TypeError, ValueError):  # SymPy cannot solve it
+                    return None
             conditions.append(parsed)
         alternatives.append(Intersection(*conditions))
     return Union(*alternatives), unknowns

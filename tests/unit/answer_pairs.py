@@ -200,6 +200,7 @@ UNEQUAL = {
         (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\begin{pmatrix}1&3\\2&4\end{pmatrix}"),
         (r"\emptyset", "0"),
         ("[1,2]", "1,2"),
+        (r"\{1,2\}", "x=1,y=2"),
     ],
     "relations": [
         ("(1,2)", r"1 \le x < 2"),
@@ -214,6 +215,10 @@ UNEQUAL = {
         ("3", "x>3"),
         (r"x<1 \text{ or } x>2", r"x<1 \text{ and } x>2"),
         ("7", "3+5=7"),
+        ("1<x<2", "x=1,x=2"),
+        ("x=1,y=2", "2>x>1"),
+        ("x>1", "x=3=4"),
+        ("1<x<2", r"\{1,2\}"),
         ("x=3", "x=3=4"),
     ],
     "units and text": [
