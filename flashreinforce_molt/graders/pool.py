@@ -4,8 +4,9 @@
         score = await pool.call(score_answer, item, answer)
 
 A signal or a thread cannot stop a scorer that sits in one long C call, and a scorer may take the machine's memory
-with it; so each worker has a time limit, a memory limit and is killed with SIGKILL. The workers bound what hostile
-text costs. They are no sandbox: a scorer that evaluates its input as Python belongs into `flashreinforce_molt.sandbox`.
+with it; so each worker has a time limit, a memory limit and is killed with SIGKILL. Where the kernel can (seccomp,
+Landlock) a worker also starts no program, opens no socket and changes no file, since some scorers evaluate text as
+Python. That is a second line: code that is meant to run belongs into `flashreinforce_molt.sandbox`.
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 import os
 import signal
+import socket
+import subprocess
 import sys
 import time
-from pathlib import Path
 
 
 def add(left, right):
@@ -39,13 +40,10 @@ def dies():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def dies_once(marker):
-    """Dies in the first of two calls: the marker cannot hold text, since workers may not write files."""
-    if Path(marker).exists():
-        return "alive"
-    Path(marker).touch()
-    os.kill(os.getpid(), signal.SIGKILL)
-    return None
+def dies_in(pid):
+    if os.getpid() == pid:
+        os.kill(pid, signal.SIGKILL)
+    return "alive"
 
 
 def pids():
@@ -74,6 +72,27 @@ def prints_and_adds(left, right):
     print("noise " * 10_000)
     print("noise", file=sys.stderr)
     return left + right
+
+
+def attacks(victim, port):
+    """What a scorer that evaluates an answer as Python may be talked into; the outcome of each attempt."""
+    attempts = {
+        "program": lambda: subprocess.run(["true"], check=True),
+        "fork": os.fork,
+        "connection": lambda: socket.create_connection(("127.0.0.1", port), timeout=1),
+        "signal": lambda: os.kill(os.getppid(), 0),
+        "deletion": lambda: os.unlink(victim),
+        "renaming": lambda: os.rename(victim, f"{victim}2"),
+        "folder": lambda: os.mkdir(f"{victim}3"),
+    }
+    outcomes = {}
+    for name, attempt in attempts.items():
+        try:
+            attempt()
+            outcomes[name] = "done"
+        except OSError as error:
+            outcomes[name] = type(error).__name__
+    return outcomes
 
 
 def unserialisable():

@@ -2,6 +2,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ import grading_scorers as scorers
 import pytest
 
 from flashreinforce_molt.graders import GradingError, GradingPool, GradingTimeout
+from flashreinforce_molt.sandbox.zygote import landlock, seccomp
 
 
 def with_pool(test, **options):
@@ -67,19 +69,20 @@ def test_failures_of_a_call_are_named_and_harm_no_other_call():
             (scorers.allocates, (3000,), "more than 200 MB"),
             (scorers.unserialisable, (), "not JSON serializable"),
             (scorers.dies, (), "died twice, the second time with exit code -9"),
-            (scorers.writes, ("/dev/shm/flashreinforce_molt_grader",), "File too large"),
+            (scorers.writes, ("/dev/shm/flashreinforce_molt_grader",), "Permission denied|File too large"),
         ]:
             with pytest.raises(GradingError, match=message):
                 await pool.call(function, *arguments)
             assert await pool.call(scorers.add, 1, 2) == 3
-        Path("/dev/shm/flashreinforce_molt_grader").unlink()
+        Path("/dev/shm/flashreinforce_molt_grader").unlink(missing_ok=True)
 
     with_pool(test, workers=1, memory_mb=200)
 
 
-def test_a_call_whose_worker_was_killed_is_tried_again(tmp_path):
+def test_a_call_whose_worker_was_killed_is_tried_again():
     async def test(pool):
-        assert await pool.call(scorers.dies_once, str(tmp_path / "marker")) == "alive"
+        first, _ = await pool.call(scorers.pids)
+        assert await pool.call(scorers.dies_in, first) == "alive"
         assert pool.deaths == 1
         worker, _ = await pool.call(scorers.pids)
         os.kill(worker, signal.SIGKILL)  # while it waits
@@ -131,6 +134,19 @@ def test_workers_inherit_no_torch_no_secrets_and_no_descriptors(monkeypatch):
         *("PYTHONHASHSEED", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "CUDA_VISIBLE_DEVICES"),
     }
     assert found["open"] <= 5  # standard streams, its connection, and the listing
+
+
+@pytest.mark.skipif(
+    not (landlock.version() and seccomp.supported()),
+    reason="this kernel has no Landlock, or another architecture",
+)
+def test_a_scorer_that_runs_an_answer_as_python_reaches_nothing(tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("kept")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        found = with_pool(lambda pool: pool.call(scorers.attacks, str(victim), server.getsockname()[1]))
+    assert found == dict.fromkeys(found, "PermissionError")
+    assert victim.read_text() == "kept"
 
 
 def test_one_pool_serves_several_event_loops_and_plain_threads():
