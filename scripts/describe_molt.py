@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import importlib.util
 import json
 import sys
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from flashreinforce_molt.molt.cli_block import _molt_root, parse_molt_command  # noqa: E402
+from flashreinforce_molt.molt.cli_block import parse_molt_command  # noqa: E402
 
 TARGET = ROOT / "flashreinforce_molt" / "molt" / "interface.json"
 _PLACES = (
@@ -30,7 +31,9 @@ _PLACES = (
 )
 """Where Molt checks its flags: the main block, and three constructors that run after the models are placed."""
 
-_SMALLEST = "--actor.model_name_or_path m --train.agent_path a.py --vllm.num_engines 1 --actor.num_gpus_per_node 1"
+_SMALLEST = (
+    "--actor.model_name_or_path m --train.agent_path a.py --vllm.num_engines 1 --actor.num_gpus_per_node 1"
+)
 
 
 def describe() -> dict[str, Any]:
@@ -73,7 +76,11 @@ def _plain(default: Any) -> Any:
 
 
 def _rules(path: str, owner: str | None) -> Iterator[dict[str, str]]:
-    body = _body(ast.parse((_molt_root() / path).read_text("utf-8")), owner)
+    spec = importlib.util.find_spec("molt")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    source = Path(next(iter(spec.submodule_search_locations))) / path
+    body = _body(ast.parse(source.read_text("utf-8")), owner)
     for kind, when, what in _statements(body, []):
         yield {"file": path, "kind": kind, "when": " and ".join(when) or "always", "what": what}
 

@@ -52,15 +52,25 @@ def columns(rows: Sequence[Sequence[Span]], widths: Sequence[int], width: int) -
     offset = sum(widths) + 2 * len(widths)
     for *cells, (last, last_style) in rows:
         line: Line = []
+        start = 0
         for (text, style), space in zip(cells, widths, strict=True):
-            line.append((text.ljust(space) + "  ", style))
-        overfull = any(len(text) > space for (text, _), space in zip(cells, widths, strict=True))
-        wrapped = textwrap.wrap(last, max(24, width - offset), break_on_hyphens=False) or [""]
-        if not overfull:
+            *whole, rest = _wrapped(text, max(space, width - start))
+            for part in whole:
+                lines.append([*line, (part, style)])
+                line = [(" " * start, "")]
+            line.append((rest.ljust(space) + "  ", style))
+            start += space + 2
+        wrapped = _wrapped(last, max(24, width - offset))
+        if sum(len(text) for text, _ in line) <= offset:
             line.append((wrapped.pop(0), last_style))
         lines.append(line)
         lines += [[(" " * offset + rest, last_style)] for rest in wrapped]
     return lines
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    """Lines of `text`; its own spaces stay where it fits into one."""
+    return [text] if len(text) <= width else textwrap.wrap(text, width, break_on_hyphens=False) or [""]
 
 
 def plain(lines: Iterable[Line]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from itertools import groupby
 from typing import Any
@@ -125,8 +126,8 @@ def _flag_row(flag: Flag) -> list[Span]:
 def _value(value: Any) -> str:
     if isinstance(value, list):
         return " ".join(_value(each) for each in value)
-    if isinstance(value, bool) or value is None:
-        return show(value)
+    if isinstance(value, (bool, dict)) or value is None:
+        return json.dumps(value)
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -1,0 +1,117 @@
+"""The command line: options, exit codes, and what is said without a recipe."""
+
+import json
+
+import pytest
+
+from flashreinforce_molt import pin_command
+from flashreinforce_molt.cli import main, train_main
+from flashreinforce_molt.config import SettingError
+from flashreinforce_molt.doctor import command as doctor_command
+from flashreinforce_molt.recipes import available_recipes
+
+
+def test_a_dry_run_without_a_recipe_shows_r1(capsys):
+    assert train_main(["--dry-run"]) == 0
+    assert capsys.readouterr().out.startswith("r1 on molt  (dry run: nothing was started)")
+
+
+def test_review_is_the_same_as_a_dry_run(capsys):
+    assert main(["review", "--recipe", "moe", "--format", "json"]) == 0
+    one = capsys.readouterr().out
+    assert train_main(["--dry-run", "--recipe", "moe", "--format", "json"]) == 0
+    assert capsys.readouterr().out == one
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--dry-run", "--recipe", "nowhere"],
+        ["--dry-run", "--set", "rollout.top_p=0.9"],
+        ["--dry-run", "--variant", "nothing"],
+        ["--dry-run", "--engine", "megatron"],
+        ["--diff", ":"],
+        ["--recipe", "quickstart", "--engine", "molt"],
+        ["--recipe", "quickstart", "--set", "seed=x"],
+        [],
+    ],
+)
+def test_bad_input_is_code_2_and_never_a_traceback(words, capsys):
+    assert train_main(words) == 2
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.out + captured.err
+    assert "error" in captured.out + captured.err
+
+
+def test_without_a_recipe_the_list_says_what_runs_here(capsys):
+    assert train_main([]) == 2
+    captured = capsys.readouterr()
+    assert all(name in captured.out for name in available_recipes())
+    assert "quickstart runs on this machine without a GPU" in captured.err
+
+
+def test_the_list_is_no_mistake(capsys):
+    assert train_main(["--list"]) == 0
+    assert "gate_5e3" in capsys.readouterr().out
+
+
+def test_a_launcher_has_its_recipe_fixed_and_its_own_help(capsys):
+    assert train_main(["--dry-run", "--format", "json"], recipe="moe") == 0
+    assert json.loads(capsys.readouterr().out)["recipe"] == "moe"
+    with pytest.raises(SystemExit):
+        train_main(["--recipe", "r1"], recipe="moe")
+    with pytest.raises(SystemExit):
+        train_main(["--help"], recipe="moe", description="Needs 24 GPUs.")
+    assert "Needs 24 GPUs." in capsys.readouterr().out
+
+
+def test_a_molt_recipe_on_this_machine_ends_with_everything_that_is_missing(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert train_main(["--recipe", "r1"]) == 2
+    said = capsys.readouterr().err
+    assert "problems:" in said
+    assert "holds no config.json; hf download deepseek-ai" in said
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_doctor_tells_everything_and_fails(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert main(["doctor", "--recipe", "r1", "--format", "json"]) == 2
+    found = json.loads(capsys.readouterr().out)["checks"]
+    assert {"python", "packages", "gpus", "model", "data"} <= {check["id"] for check in found}
+
+
+def test_the_doctor_is_content_with_the_quick_start(capsys):
+    assert main(["doctor", "--recipe", "quickstart"]) == 0
+    assert "ready: python scripts/train_molt.py --recipe quickstart" in capsys.readouterr().out
+
+
+def test_the_doctor_reports_a_wrong_recipe_before_the_machine(capsys, monkeypatch):
+    monkeypatch.setattr(doctor_command, "examine", lambda review: pytest.fail("the machine was examined"))
+    assert main(["doctor", "--recipe", "r1", "--set", "seed=x"]) == 2
+    assert "the recipe itself has errors" in capsys.readouterr().out
+
+
+def test_pinning_adds_what_is_missing_and_keeps_what_is_there(tmp_path):
+    lock = tmp_path / "datasets.json"
+    lock.write_text(json.dumps({"math-ai/aime25": {"revision": "a" * 40, "source": "by hand"}}))
+    asked = []
+    added = pin_command.write_lock(lock, lambda id: asked.append(id) or "b" * 40)
+    held = json.loads(lock.read_text())
+    assert "math-ai/aime25" not in asked
+    assert held["math-ai/aime25"]["source"] == "by hand"
+    assert set(added) == set(asked) == set(held) - {"math-ai/aime25"}
+    assert "sail/Sanity-Test-R1D-1.5B" in asked
+    assert "alfworld" not in asked
+    assert pin_command.write_lock(lock, lambda id: pytest.fail("asked again")) == {}
+
+
+def test_a_failed_pin_writes_nothing(tmp_path):
+    lock = tmp_path / "datasets.json"
+
+    def refuse(id):
+        raise SettingError("offline")
+
+    with pytest.raises(SettingError, match="offline"):
+        pin_command.write_lock(lock, refuse)
+    assert not lock.exists()
