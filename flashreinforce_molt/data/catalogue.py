@@ -33,6 +33,12 @@ OLYMPIADBENCH = DataSet("olympiadbench", "math-ai/olympiadbench", "test", 674, m
 MATH_EVALUATION = (AIME24, AIME25, AMC23, MATH500, MINERVA, OLYMPIADBENCH)
 THREE_BENCHMARKS = (AMC23, MINERVA, AIME25)
 FIVE_BENCHMARKS = (MATH500, AMC23, MINERVA, AIME25, OLYMPIADBENCH)
+EVALUATIONS = {
+    "aime": (AIME24, AIME25),
+    "three_benchmarks": THREE_BENCHMARKS,
+    "five_benchmarks": FIVE_BENCHMARKS,
+}
+"""What recipes evaluate on: r1, then qwen_math and the tool recipes, then qwen_math's variant five_benchmark_eval16."""
 
 DAPO_TRAINING_ROWS = 7500
 """Training questions of qwen_math, python_tools and moe. The paper's own choice is unpublished; ours is by hash."""

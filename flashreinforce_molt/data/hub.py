@@ -55,6 +55,8 @@ def _download(id: str, split: str, revision: str | None, endpoint: str) -> HubFi
     api = HfApi(endpoint=endpoint)
     try:
         info = api.dataset_info(id, revision=revision, timeout=_ANSWER_LIMIT_S)
+        if not info.sha:
+            raise DataError(_advice(id, "the hub gave no revision"))
         names = split_files([file.rfilename for file in info.siblings or ()], split, where=f"data set {id}")
         files = [
             api.hf_hub_download(
@@ -76,8 +78,6 @@ def _download(id: str, split: str, revision: str | None, endpoint: str) -> HubFi
     except (HfHubHTTPError, OSError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise DataError(_advice(id, reason)) from error
-    if not info.sha:
-        raise DataError(_advice(id, "the hub gave no revision"))
     return HubFiles(tuple(Path(file) for file in files), info.sha)
 
 

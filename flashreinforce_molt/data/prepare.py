@@ -15,6 +15,7 @@ from flashreinforce_molt.data.catalogue import (
     ALFWORLD_ROWS,
     DAPO,
     DAPO_TRAINING_ROWS,
+    EVALUATIONS,
     MATH_EVALUATION,
     SANITY_R1,
     THREE_BENCHMARKS,
@@ -81,12 +82,37 @@ def prepare_math_eval(request: Request) -> Report:
             problems.append(str(error))
             continue
         _write(request, "math_eval", dataset.name, evaluations[dataset.name], math_prompt)
+    report["evaluations"] = _evaluation_sizes(request, evaluations)
+    report["shared_questions"] = _shared_questions(request, evaluations)
     training = {name: rows for name in ("dapo", "sanity_r1") if (rows := _prepared(request, name, "train"))}
     report["contamination"] = _contamination(request, training, evaluations)
     if problems:
         shown = "".join(f"\n  - {problem}" for problem in problems)
         raise DataError(f"{len(problems)} of {len(MATH_EVALUATION)} benchmarks are not prepared:{shown}")
     return report
+
+
+def _evaluation_sizes(request: Request, benchmarks: Mapping[str, Sequence[Row]]) -> Report:
+    """Questions in each of the sets that recipes evaluate on, where all of its benchmarks are there."""
+    sizes = {
+        name: sum(len(benchmarks[member.name]) for member in members)
+        for name, members in EVALUATIONS.items()
+        if all(member.name in benchmarks for member in members)
+    }
+    for name, size in sizes.items():
+        request.say(f"{name}: {', '.join(member.name for member in EVALUATIONS[name])}: {size:,} questions")
+    return sizes
+
+
+def _shared_questions(request: Request, benchmarks: Mapping[str, Sequence[Row]]) -> list[list[str]]:
+    """Benchmarks that hold the same question, for each question that several hold."""
+    holders: dict[str, list[str]] = {}
+    for name, rows in benchmarks.items():
+        for key in dict.fromkeys(row.key for row in rows):
+            holders.setdefault(key, []).append(name)
+    shared = [names for names in holders.values() if len(names) > 1]
+    request.say(f"{len(shared):,} questions stand in several benchmarks")
+    return shared
 
 
 def prepare_tools(request: Request) -> Report:

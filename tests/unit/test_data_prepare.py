@@ -145,6 +145,18 @@ def test_six_benchmarks_of_six_schemas_have_their_published_sizes(tmp_path, requ
     assert olympiad[3]["datasource"] == "olympiadbench"
 
 
+def test_the_sets_that_recipes_evaluate_on_are_counted(tmp_path, request_of, said):
+    folder = write_benchmarks(tmp_path / "sources")
+    rows = benchmark_rows("amc23", 40, "question")
+    rows[5]["question"] = questions(500, "math500")[9][0]
+    write_parquet(folder / "amc23" / "data" / "test-00000-of-00001.parquet", rows)
+    prepare("math_eval", request_of(folder))
+    report = report_of(tmp_path, "math_eval")
+    assert report["evaluations"] == {"aime": 60, "three_benchmarks": 342, "five_benchmarks": 1516}
+    assert report["shared_questions"] == [["amc23", "math500"]]
+    assert "three_benchmarks: amc23, minerva, aime25: 342 questions" in said
+
+
 def test_copies_of_evaluation_questions_are_removed(tmp_path, request_of):
     """One published copy of AIME24 holds every problem 32 times."""
     folder = write_benchmarks(tmp_path / "sources")
