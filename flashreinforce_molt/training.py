@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers.utils.logging import disable_progress_bar
 
 from flashreinforce_molt.checkpoint import Checkpoint, RunState, newest_checkpoint, save_checkpoint
 from flashreinforce_molt.config import Config
@@ -52,6 +53,7 @@ def train(
     when the run itself fails.
     """
     prestart()
+    disable_progress_bar()  # the live view is the only one that draws
     config = experiment.config
     suite = make_suite(config.environment.name, config.environment.options)
     held_out = suite.evaluation_tasks(config.evaluation.size) if config.evaluation.size else []
