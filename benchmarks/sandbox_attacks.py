@@ -424,12 +424,12 @@ def attacks_on(backend: str) -> list[Attack]:
 
 def filled(attack: Attack, places: dict[str, str], box: PythonSandbox) -> str:
     """The attack's code for this host."""
+    return filled_for(attack, places, server_pid=box.server_pid or 0, unprivileged="uid" in box.layers)
+
+
+def filled_for(attack: Attack, places: dict[str, str], *, server_pid: int, unprivileged: bool) -> str:
     code = attack.code
-    for name, value in {
-        **places,
-        "SERVER": str(box.server_pid),
-        "UNPRIVILEGED": str("uid" in box.layers),
-    }.items():
+    for name, value in {**places, "SERVER": str(server_pid), "UNPRIVILEGED": str(unprivileged)}.items():
         code = code.replace(f"@{name}@", value)
     return code
 
