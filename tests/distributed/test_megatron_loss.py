@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from functools import partial
 from itertools import product
 
@@ -292,3 +294,20 @@ def scaled_in_place(batch):
     )
     value *= 17
     return value.item(), report["loss"].item()
+
+
+def test_the_functions_load_no_megatron_and_the_package_alone_no_torch():
+    script = (
+        "import sys, flashreinforce_molt.learners.megatron as m; assert 'torch' not in sys.modules;"
+        "m.megatron_loss_func, m.weigh_batch, m.merge_reports, m.vocab_parallel_log_probs_and_entropy, m.ParallelGroups;"
+        "print([name for name in sys.modules if name.startswith('megatron')])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_public_name_that_does_not_exist_is_an_attribute_error():
+    import flashreinforce_molt.learners.megatron as package
+
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = package.nothing
