@@ -19,7 +19,6 @@ _COMMANDS = {
         "redraw the report of a run, or compare several",
     ),
     "prepare": ("flashreinforce_molt.data.command", "prepare training and evaluation data"),
-    "pin": ("flashreinforce_molt.pin_command", "resolve the revisions of unpinned data sets, once"),
 }
 """Commands with a module of their own: `add_arguments(parser)` and `run(options)`."""
 

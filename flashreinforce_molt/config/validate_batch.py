@@ -187,8 +187,8 @@ def validate_pins(experiment: Experiment) -> list[Check]:
     if loose:
         report.add(
             "warning",
-            f"UNPINNED: {', '.join(loose)}; on a machine with access, flashreinforce-molt pin writes the revisions "
-            "into recipes/locks/datasets.json",
+            f"UNPINNED: {', '.join(loose)}; the first flashreinforce-molt prepare on a machine with access writes "
+            "each revision into recipes/locks/datasets.json",
         )
     return report.checks("every data set is pinned") if used else []
 

@@ -98,7 +98,7 @@ def _planned(review: Review) -> str:
     unpinned = [pin.name for pin in review.pins if pin.version is None]
     if unpinned:
         lines.append(
-            f"* UNPINNED until `flashreinforce-molt pin` has run: {', '.join(dict.fromkeys(unpinned))}"
+            f"* UNPINNED until `flashreinforce-molt prepare` has run with access: {', '.join(dict.fromkeys(unpinned))}"
         )
     return "Expected, by the plan of the dry run:\n\n" + "\n".join(lines) + "\n"
 

@@ -4,9 +4,7 @@ import json
 
 import pytest
 
-from flashreinforce_molt import pin_command
 from flashreinforce_molt.cli import main, train_main
-from flashreinforce_molt.config import SettingError
 from flashreinforce_molt.doctor import command as doctor_command
 from flashreinforce_molt.recipes import available_recipes
 
@@ -92,26 +90,8 @@ def test_the_doctor_reports_a_wrong_recipe_before_the_machine(capsys, monkeypatc
     assert "the recipe itself has errors" in capsys.readouterr().out
 
 
-def test_pinning_adds_what_is_missing_and_keeps_what_is_there(tmp_path):
-    lock = tmp_path / "datasets.json"
-    lock.write_text(json.dumps({"math-ai/aime25": {"revision": "a" * 40, "source": "by hand"}}))
-    asked = []
-    added = pin_command.write_lock(lock, lambda id: asked.append(id) or "b" * 40)
-    held = json.loads(lock.read_text())
-    assert "math-ai/aime25" not in asked
-    assert held["math-ai/aime25"]["source"] == "by hand"
-    assert set(added) == set(asked) == set(held) - {"math-ai/aime25"}
-    assert "sail/Sanity-Test-R1D-1.5B" in asked
-    assert "alfworld" not in asked
-    assert pin_command.write_lock(lock, lambda id: pytest.fail("asked again")) == {}
-
-
-def test_a_failed_pin_writes_nothing(tmp_path):
-    lock = tmp_path / "datasets.json"
-
-    def refuse(id):
-        raise SettingError("offline")
-
-    with pytest.raises(SettingError, match="offline"):
-        pin_command.write_lock(lock, refuse)
-    assert not lock.exists()
+def test_the_commands_of_other_rooms_are_there(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    listed = capsys.readouterr().out
+    assert all(f"\n    {name}" in listed for name in ("train", "review", "doctor", "report", "prepare"))
