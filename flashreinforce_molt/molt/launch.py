@@ -127,12 +127,10 @@ def cluster(environment: Mapping[str, str], **options: Any) -> Iterator[None]:
         ray.init(
             runtime_env={"env_vars": dict(environment), "worker_process_setup_hook": WORKER_HOOK}, **options
         )
-        try:
-            probe_nodes()
-            yield
-        finally:
-            ray.shutdown()
+        probe_nodes()
+        yield
     finally:
+        ray.shutdown()
         signal.signal(signal.SIGTERM, before)
 
 
