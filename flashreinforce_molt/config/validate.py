@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable
 
+from flashreinforce_molt.config.catalogue import nearest
 from flashreinforce_molt.config.experiment import Check, Experiment
 from flashreinforce_molt.config.report import Derived, Report
 from flashreinforce_molt.config.validate_batch import (
@@ -189,6 +190,23 @@ def validate_batch(experiment: Experiment) -> list[Check]:
     return report.checks(f"one optimizer step on {train.batch_size} fresh trajectories")
 
 
+ENVIRONMENTS = ("alfworld", "math", "python_tool", "reasoning_gym")
+"""Environments of this package, as `environment.name` calls them; a test holds them against the registry."""
+
+
+def validate_environment(experiment: Experiment) -> list[Check]:
+    """A name of ours, or a class of the user's by its path."""
+    name = "environment.name"
+    report = Report("environment", experiment, name)
+    chosen = experiment.config.environment.name
+    if ":" not in chosen and chosen not in ENVIRONMENTS:
+        near = ", ".join(nearest(chosen, ENVIRONMENTS))
+        report.add(
+            "error", f"{report.say(name)} is unknown; nearest: {near}; your own is package.module:Class"
+        )
+    return report.checks(f"{chosen}, up to {experiment.config.environment.max_turns} turns")
+
+
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -342,6 +360,7 @@ def validate_warm_start(experiment: Experiment) -> list[Check]:
 
 VALIDATORS: tuple[Callable[[Experiment], list[Check]], ...] = (
     validate_model,
+    validate_environment,
     validate_precision,
     validate_full_support,
     validate_temperature,

@@ -3,7 +3,7 @@
 `examine` runs every check; nothing here starts or stops a Ray cluster, downloads, or loads a model.
 """
 
-from flashreinforce_molt.doctor.checks import examine
+from flashreinforce_molt.doctor.checks import examine, examine_every_recipe
 from flashreinforce_molt.doctor.machine import Gpu, Machine
 
-__all__ = ["Gpu", "Machine", "examine"]
+__all__ = ["Gpu", "Machine", "examine", "examine_every_recipe"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from flashreinforce_molt.config.experiment import Check
@@ -11,7 +12,8 @@ from flashreinforce_molt.config.validate_cluster import actor_gpus, reference_gp
 from flashreinforce_molt.doctor.data_files import data_problem, wanted_files
 from flashreinforce_molt.doctor.machine import Machine
 from flashreinforce_molt.doctor.molt_parser import parser_problems
-from flashreinforce_molt.review.document import Review
+from flashreinforce_molt.recipes import available_recipes, resolve_experiment
+from flashreinforce_molt.review.document import Review, review_experiment
 from flashreinforce_molt.review.molt_flags import agent_path
 
 _PYTHON = (3, 10), (3, 14)
@@ -23,6 +25,28 @@ def examine(review: Review, machine: Machine | None = None) -> list[Check]:
     machine = machine or Machine()
     checks = MOLT_CHECKS if review.experiment.engine == "molt" else LOCAL_CHECKS
     return [found for check in checks for found in check(review, machine)]
+
+
+def examine_every_recipe(machine: Machine | None = None) -> list[Check]:
+    """Python, packages, and Molt's real parser on the flags of every recipe and variant; no GPU, model or data."""
+    machine = machine or Machine()
+    reviews = {
+        " + ".join(filter(None, (recipe, variant))): review_experiment(
+            resolve_experiment(recipe, variants=[variant] if variant else [])
+        )
+        for recipe, listed in available_recipes().items()
+        if "molt" in listed.engines
+        for variant in (None, *listed.variants)
+    }
+    any_review = next(iter(reviews.values()))
+    checks = [*check_python(any_review, machine), *check_pins(any_review, machine)]
+    if machine.version("molt-rl") is None:
+        return [*checks, *check_molt_parser(any_review, machine)]
+    for name, review in reviews.items():
+        checks += [
+            replace(check, message=f"{name}: {check.message}") for check in check_molt_parser(review, machine)
+        ]
+    return checks
 
 
 def check_python(review: Review, machine: Machine) -> list[Check]:

@@ -7,30 +7,45 @@ import json
 import sys
 
 from flashreinforce_molt.config.experiment import Check
-from flashreinforce_molt.doctor.checks import examine
+from flashreinforce_molt.doctor.checks import examine, examine_every_recipe
 from flashreinforce_molt.review.command import reviewed
 from flashreinforce_molt.review.layout import Line, columns, emit, width_of
 from flashreinforce_molt.telemetry.redaction import redact
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print every finding; 2 when the recipe cannot start here."""
+    """Print every finding; 2 when the recipe cannot start here. Without a recipe, the plugin is examined as a whole."""
+    if options.recipe is None:
+        return _told(
+            options, "Molt", "every recipe and variant", examine_every_recipe(), "ready for a recipe"
+        )
     review = reviewed(options)
-    checks = [*review.errors] or examine(review)
+    name, engine = review.experiment.recipe, review.experiment.engine
+    if review.errors:
+        return _told(options, engine, name, [*review.errors], "")
+    return _told(options, engine, name, examine(review), f"ready: {review.start[-1]}")
+
+
+def _told(options: argparse.Namespace, engine: str, name: str, checks: list[Check], ready: str) -> int:
     failed = [check for check in checks if check.level == "error"]
     if options.format == "json":
         found = [{"id": check.id, "level": check.level, "message": check.message} for check in checks]
-        report = {"recipe": review.experiment.recipe, "engine": review.experiment.engine, "checks": found}
+        report = {"recipe": options.recipe and name, "engine": engine.lower(), "checks": found}
         print(json.dumps(redact(report), indent=2, ensure_ascii=False))
         return 2 if failed else 0
-    title = f"{review.experiment.recipe} on {review.experiment.engine}: what this machine has for it"
-    emit([[(title, "title")], *finding_lines(checks, width_of(sys.stdout))])
-    if review.errors:
-        emit([[("the recipe itself has errors; the machine was not examined", "error")]])
+    emit(
+        [
+            [(f"{name} on {engine}: what this machine has for it", "title")],
+            *finding_lines(checks, width_of(sys.stdout)),
+        ]
+    )
+    if not ready:
+        verdict = "the recipe itself has errors; the machine was not examined"
     elif failed:
-        emit([[(f"{len(failed)} of {len(checks)} checks failed", "error")]])
+        verdict = f"{len(failed)} of {len(checks)} checks failed"
     else:
-        emit([[(f"ready: {' '.join(review.start[-1:])}", "ok")]])
+        verdict = ready
+    emit([[(verdict, "error" if failed else "ok")]])
     return 2 if failed else 0
 
 

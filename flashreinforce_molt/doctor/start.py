@@ -17,6 +17,7 @@ from flashreinforce_molt.review.document import Review
 from flashreinforce_molt.review.secrets import without_secrets
 from flashreinforce_molt.telemetry.run_directory import (
     create_run_directory,
+    record_resume,
     write_atomically,
     write_config,
     write_provenance,
@@ -41,7 +42,10 @@ def start_molt(
     if failed:
         raise SettingError(*failed)
     run_dir = create_run_directory(review.run_dir, resume=resume)
-    _write_down(review, run_dir)
+    if resume:
+        record_resume(run_dir, _newest_update(run_dir))
+    else:
+        _write_down(review, run_dir)
     module = review.command[2]
     if module == _LAUNCH and importlib.util.find_spec(_LAUNCH) is None:
         raise SettingError(
@@ -52,6 +56,12 @@ def start_molt(
     sys.stdout.flush()
     become(sys.executable, [sys.executable, *review.command[1:]], environment)
     return 0
+
+
+def _newest_update(run_dir: Path) -> int:
+    """The update of Molt's newest checkpoint; 0 when there is none, and Molt then starts from the beginning."""
+    tags = (path.name.removeprefix("global_step") for path in run_dir.glob("checkpoints/_actor/global_step*"))
+    return max((int(tag) for tag in tags if tag.isdigit()), default=0)
 
 
 def _write_down(review: Review, run_dir: Path) -> None:

@@ -33,6 +33,8 @@ def as_data(review: Review) -> dict[str, Any]:
             "rollout": rollout_gpus(config),
             "available": cluster.nodes * cluster.gpus_per_node,
             "nodes": cluster.nodes,
+            "learner_nodes": cluster.actor_nodes,
+            "engines": cluster.rollout_engines,
             "data_parallel": data_parallel(config),
         }
     if plan is not None:

@@ -140,7 +140,8 @@ def _plan(review: Review, width: int) -> list[Line]:
         rows.append(
             (
                 "GPUs",
-                f"{actor_gpus(config)} learner ({data_parallel(config)} data-parallel replicas) + "
+                f"{actor_gpus(config)} learner ({data_parallel(config)} data-parallel replicas, machines: "
+                f"{config.cluster.actor_nodes}) + "
                 f"{rollout_gpus(config)} rollout ({config.cluster.rollout_engines} engines) of {have} on "
                 f"{config.cluster.nodes} machines with {config.cluster.gpu_memory_gib:g} GiB each",
             )

@@ -1,12 +1,18 @@
 """The command line: options, exit codes, and what is said without a recipe."""
 
 import json
+import runpy
+from pathlib import Path
 
 import pytest
 
 from flashreinforce_molt.cli import main, train_main
+from flashreinforce_molt.config.locks import PACKAGES, lock
+from flashreinforce_molt.doctor import Machine, checks
 from flashreinforce_molt.doctor import command as doctor_command
 from flashreinforce_molt.recipes import available_recipes
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_a_dry_run_without_a_recipe_shows_r1(capsys):
@@ -95,3 +101,27 @@ def test_the_commands_of_other_rooms_are_there(capsys):
         main(["--help"])
     listed = capsys.readouterr().out
     assert all(f"\n    {name}" in listed for name in ("train", "review", "doctor", "report", "prepare"))
+
+
+@pytest.mark.parametrize("launcher", sorted((ROOT / "launchers").glob("*.py")), ids=lambda path: path.stem)
+def test_each_launcher_reviews_its_recipe_and_says_what_it_needs(launcher, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", [launcher.name, "--dry-run", "--format", "json"])
+    with pytest.raises(SystemExit) as left:
+        runpy.run_path(str(launcher), run_name="__main__")
+    assert left.value.code == 0
+    assert json.loads(capsys.readouterr().out)["recipe"] == launcher.stem
+    monkeypatch.setattr("sys.argv", [launcher.name, "--help"])
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(launcher), run_name="__main__")
+    assert "Needs " in capsys.readouterr().out
+    assert len(launcher.read_text().splitlines()) < 20
+
+
+def test_the_doctor_without_a_recipe_asks_molts_parser_about_all(capsys, monkeypatch):
+    monkeypatch.setattr(checks, "parser_problems", lambda review: [])
+    monkeypatch.setattr(Machine, "version", lambda self, name: lock(PACKAGES)[name]["version"])
+    assert main(["doctor"]) == 0
+    said = capsys.readouterr().out
+    assert "moe + stability: Molt's own parser and checks take the" in said
+    monkeypatch.setattr(Machine, "version", lambda self, name: None)
+    assert main(["doctor"]) == 2

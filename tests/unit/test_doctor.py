@@ -241,6 +241,20 @@ def test_a_start_writes_config_provenance_and_command_and_becomes_it(review, tmp
     assert "--flash.delta 0.003" in (run / COMMAND_FILE).read_text()
 
 
+def test_a_resumed_start_keeps_the_provenance_of_the_first(review, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("flashreinforce_molt.doctor.start._LAUNCH", "json")
+    started(review, Pretended(tmp_path), tmp_path)
+    run = tmp_path / "runs" / "r1"
+    for step in (128, 1280, 256):
+        (run / "checkpoints" / "_actor" / f"global_step{step}").mkdir(parents=True)
+    (run / "checkpoints" / "_actor" / "best_global_step64").mkdir()
+    started(review, Pretended(tmp_path), tmp_path, resume=True)
+    provenance = json.loads((run / "provenance.json").read_text())
+    assert [entry["update"] for entry in provenance["resumes"]] == [1280]
+    assert provenance["settings"]["objective.delta"]["value"] == 3e-3
+
+
 def test_until_the_launch_is_there_a_start_ends_in_plain_words(review, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("flashreinforce_molt.doctor.start.importlib.util.find_spec", lambda name: None)

@@ -5,6 +5,8 @@ from published import EVERY, errors_of, flags_of, review_of
 
 from flashreinforce_molt.config.catalogue import catalogue
 from flashreinforce_molt.config.locks import DATASETS, PACKAGES, lock
+from flashreinforce_molt.config.validate import ENVIRONMENTS
+from flashreinforce_molt.environments import SUITES
 from flashreinforce_molt.molt.interface import mistake, molt_options
 from flashreinforce_molt.recipes import available_recipes, load_experiment
 
@@ -287,6 +289,15 @@ def test_a_misspelt_key_names_the_nearest_three():
         f"{message.rpartition(', ')[2]}"
     )
     assert message.count(",") == 2
+
+
+def test_a_misspelt_environment_is_told_and_the_known_names_are_those_of_the_registry():
+    assert errors_of("r1", "environment.name=maths") == [
+        "environment.name=maths (from --set) is unknown; nearest: math, python_tool, alfworld; "
+        "your own is package.module:Class"
+    ]
+    assert errors_of("r1", "environment.name=mine.games:Chess") == []
+    assert set(SUITES) <= set(ENVIRONMENTS)
 
 
 def test_alfworld_wants_the_folder_of_its_games(monkeypatch, tmp_path):
