@@ -14,6 +14,7 @@ from flashreinforce_molt.doctor.machine import Machine
 from flashreinforce_molt.doctor.molt_parser import parser_problems
 from flashreinforce_molt.recipes import available_recipes, resolve_experiment
 from flashreinforce_molt.review.document import Review, review_experiment
+from flashreinforce_molt.review.layout import counted
 from flashreinforce_molt.review.molt_flags import agent_path
 
 _PYTHON = (3, 10), (3, 14)
@@ -96,7 +97,7 @@ def check_gpus(review: Review, machine: Machine) -> list[Check]:
     needed = actor_gpus(config) + rollout_gpus(config) + reference_gpus(config)
     cluster, here = machine.ray_cluster(), machine.gpus()
     if cluster is not None:
-        where, have = f"the running Ray cluster of {cluster.nodes} machines", cluster.gpus
+        where, have = f"the running Ray cluster of {counted(cluster.nodes, 'machine')}", cluster.gpus
     else:
         where, have = "this machine (no Ray cluster runs; Molt would start one here)", len(here)
     if have < needed:

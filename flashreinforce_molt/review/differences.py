@@ -7,7 +7,7 @@ from typing import Any
 from flashreinforce_molt.config.typed import show
 from flashreinforce_molt.review.as_data import as_data
 from flashreinforce_molt.review.document import Review
-from flashreinforce_molt.review.layout import Line, columns, heading
+from flashreinforce_molt.review.layout import Line, columns, counted, heading
 
 
 def label(review: Review) -> str:
@@ -37,7 +37,7 @@ def difference_page(left: Review, right: Review, width: int) -> list[Line]:
     if not found:
         return [*lines, [("  the two experiments are the same", "ok")]]
     side = max(16, (width - 40) // 2)
-    lines += heading(f"{len(found)} settings differ")
+    lines += heading(f"different: {counted(len(found), 'setting')}")
     for name in found:
         one, other = left.experiment.settings[name], right.experiment.settings[name]
         lines += columns(

@@ -26,6 +26,11 @@ STYLES = {
 PLAIN_WIDTH = 120
 
 
+def counted(number: int, what: str) -> str:
+    """`1 machine`, `3 machines`."""
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
 def heading(text: str) -> list[Line]:
     """A blank line and a section's name."""
     return [[], [(text.upper(), "heading")]]

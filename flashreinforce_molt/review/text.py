@@ -13,7 +13,7 @@ from flashreinforce_molt.config.validate_cluster import actor_gpus, data_paralle
 from flashreinforce_molt.molt.interface import molt_options
 from flashreinforce_molt.molt.options import MOLT_VERSION
 from flashreinforce_molt.review.document import Review
-from flashreinforce_molt.review.layout import Line, Span, columns, heading, paragraph
+from flashreinforce_molt.review.layout import Line, Span, columns, counted, heading, paragraph
 from flashreinforce_molt.review.molt_flags import Flag
 from flashreinforce_molt.review.secrets import without_secrets
 
@@ -143,7 +143,7 @@ def _plan(review: Review, width: int) -> list[Line]:
                 f"{actor_gpus(config)} learner ({data_parallel(config)} data-parallel replicas, machines: "
                 f"{config.cluster.actor_nodes}) + "
                 f"{rollout_gpus(config)} rollout ({config.cluster.rollout_engines} engines) of {have} on "
-                f"{config.cluster.nodes} machines with {config.cluster.gpu_memory_gib:g} GiB each",
+                f"{counted(config.cluster.nodes, 'machine')} with {config.cluster.gpu_memory_gib:g} GiB each",
             )
         )
     if plan is not None:
@@ -219,7 +219,7 @@ def _checks(review: Review, width: int) -> list[Line]:
 
 def _verdict(review: Review) -> list[Line]:
     errors, warnings = len(review.errors), sum(check.level == "warning" for check in review.checks)
-    tail = f", {warnings} warning{'s' * (warnings != 1)}" if warnings else ""
+    tail = f", {counted(warnings, 'warning')}" if warnings else ""
     if errors:
-        return [[], [(f"{errors} error{'s' * (errors != 1)}{tail}: mend them before the start", "error")]]
+        return [[], [(f"{counted(errors, 'error')}{tail}: mend before the start", "error")]]
     return [[], [(f"ready to start: no errors{tail}", "ok")]]

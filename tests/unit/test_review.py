@@ -128,7 +128,7 @@ def test_secrets_are_neither_shown_nor_launched(monkeypatch):
 def test_a_difference_shows_both_sides_and_their_sources():
     code, text = produce("--recipe r1 --diff :gate_5e3")
     assert code == 0
-    assert "1 SETTINGS DIFFER" in text
+    assert "DIFFERENT: 1 SETTING\n" in text
     assert "Molt's quick start" in text
     data = json.loads(produce("--recipe r1 --diff moe --format json")[1])
     assert data["differences"]["train.updates"]["left"]["value"] == 4200
