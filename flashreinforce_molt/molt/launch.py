@@ -165,8 +165,22 @@ def _versions() -> dict[str, str]:
 
 
 def run(args: SimpleNamespace) -> None:
-    """Molt's own `train`."""
+    """Molt's own `train`.
+
+    Raises RuntimeError when it ends without one update, which Molt calls a success: a dead engine or an agent that
+    always fails drops every rollout until the prompts are used up.
+    """
+    import ray
+
+    from flashreinforce_molt.molt.version_stamps import open_board
+
+    board = open_board()
     importlib.import_module("molt.cli.train_rl_ray").train(args)
+    if not args.eval.eval_only and ray.get(board.current.remote()) == 0:
+        raise RuntimeError(
+            "the prompts are used up and no update was made; the log says why each rollout was dropped "
+            "(lines with `[runner] dropping`)"
+        )
 
 
 def _build_loss(args: SimpleNamespace) -> None:

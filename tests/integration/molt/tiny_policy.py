@@ -1,4 +1,4 @@
-"""A Qwen2 of 0.2 M parameters with a character tokenizer, saved where Molt, vLLM and AutoModel can load it."""
+"""A Qwen2 of 0.3 M parameters with a character tokenizer, saved where Molt, vLLM and AutoModel can load it."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def save_tiny_policy(folder: Path, seed: int = 0) -> Path:
     torch.manual_seed(seed)
     config = Qwen2Config(
         vocab_size=64,
-        hidden_size=64,
-        intermediate_size=128,
+        hidden_size=128,  # vLLM's CPU attention knows no head smaller than 32
+        intermediate_size=256,
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
