@@ -7,7 +7,7 @@ and a float32 copy of 256 tokens at a time.
 
 A vLLM engine: 16-bit weights over its GPUs, 3 GiB for CUDA graphs and work buffers, and the rest for keys and values.
 
-Parameter counts are exact for the models in `config/model_shapes.py` (tested against the published counts). The rest has
+Parameter counts are exact for the models in `config/model_shapes.py` (tested: published counts, and what transformers builds). The rest has
 not been held against a GPU: take the activation and logits terms as good to about a third.
 """
 
