@@ -42,21 +42,6 @@ class MoltRun:
         return "\n".join(self.log.splitlines()[-lines:])
 
 
-def write_prompts(path: Path, count: int) -> Path:
-    from letter_task import LetterTask
-
-    tasks = LetterTask()
-    rows = [
-        {
-            "prompt": [{"role": "user", "content": tasks[position].data["question"]}],
-            "task": json.dumps({"prompt_id": tasks[position].prompt_id, "data": dict(tasks[position].data)}),
-        }
-        for position in range(count)
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def command(model: Path, prompts: Path, run_dir: Path, changes: dict[str, Any]) -> list[str]:
     flags: dict[str, Any] = {
         "actor.model_name_or_path": model,
@@ -127,7 +112,10 @@ def run_molt(
 
     `interrupt_after` sends Ctrl-C once that many updates are in the metrics.
     """
+    from letter_task import LetterTask
     from tiny_policy import save_tiny_policy
+
+    from flashreinforce_molt.molt.task_rows import write_task_rows
 
     flags = {name.replace("__", "."): value for name, value in changes.items()}
     run_dir = folder / "run"
