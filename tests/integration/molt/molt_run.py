@@ -121,9 +121,9 @@ def run_molt(
     run_dir = folder / "run"
     run_dir.mkdir(parents=True)
     (run_dir / "config.yaml").write_text("")
-    words = command(
-        save_tiny_policy(folder / "model"), write_prompts(folder / "tasks.jsonl", prompts), run_dir, flags
-    )
+    tasks = LetterTask()
+    write_task_rows([tasks[position] for position in range(prompts)], folder / "tasks.jsonl")
+    words = command(save_tiny_policy(folder / "model"), folder / "tasks.jsonl", run_dir, flags)
     gpus = 1 + int(flags.get("actor.num_gpus_per_node", 1))
     metrics, run_id, began = run_dir / "metrics.jsonl", uuid.uuid4().hex, time.monotonic()
 
