@@ -1,4 +1,4 @@
-"""A run of the local engine: collect, batch, correct, trust, optimize, discard."""
+"""A run on this machine: collect, batch, correct, trust, optimize, discard."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from transformers.utils.logging import disable_progress_bar
 from flashreinforce_molt.checkpoint import Checkpoint, RunState, newest_checkpoint, save_checkpoint
 from flashreinforce_molt.config import Config
 from flashreinforce_molt.config.experiment import Experiment
-from flashreinforce_molt.environments import make_suite
+from flashreinforce_molt.environments import make_suite, options_of
 from flashreinforce_molt.evaluation import evaluate
 from flashreinforce_molt.interrupts import Interrupts
-from flashreinforce_molt.learners.torch_learner import TorchLearner, UpdateResult
+from flashreinforce_molt.learners import make_learner
+from flashreinforce_molt.learners.torch_learner import UpdateResult
 from flashreinforce_molt.learners.warm_start import warm_start
 from flashreinforce_molt.models import Policy, build_policy, load_policy
 from flashreinforce_molt.rollout.ledger import Ledger
@@ -47,7 +48,7 @@ INTERRUPTED = 130
 def train(
     experiment: Experiment, output: str | Path, *, resume: bool = False, command: Sequence[str] | None = None
 ) -> int:
-    """Run an experiment on the local engine and return the exit code, 0 or 130.
+    """Run an experiment on the local or Megatron engine and return the exit code, 0 or 130.
 
     Raises SettingError for a person's mistake before anything is written, RolloutError and FloatingPointError
     when the run itself fails.
@@ -55,7 +56,8 @@ def train(
     prestart()
     disable_progress_bar()  # the live view is the only one that draws
     config = experiment.config
-    suite = make_suite(config.environment.name, config.environment.options)
+    suite = make_suite(config.environment.name, options_of(config))
+    suite.training_tasks(config.seed)  # a mistake in the data shows before anything is written
     held_out = suite.evaluation_tasks(config.evaluation.size) if config.evaluation.size else []
     run_dir = create_run_directory(output, resume=resume)
     with ExitStack() as stack:
@@ -64,7 +66,7 @@ def train(
                 config.train.updates,
                 recipe=" + ".join([experiment.recipe, *experiment.variants]),
                 run_dir=output,
-                engine="local",
+                engine=experiment.engine,
                 mode="sync" if is_lockstep(config) else "async",
                 delta=config.objective.delta,
                 live=config.telemetry.live,
@@ -78,7 +80,7 @@ def train(
 
 
 class Run:
-    """One run of the local engine, from the first or from a checkpointed update to the last."""
+    """One run, from the first or from a checkpointed update to the last."""
 
     def __init__(
         self,
@@ -111,9 +113,10 @@ class Run:
         )
         self.sinks = stack.enter_context(SinkGroup(sinks, view.message))
         self.policy = self._policy(checkpoint)
-        self.learner = TorchLearner(self.policy.model, self.config)
+        self.learner = make_learner(experiment.engine, self.policy, self.config)
+        stack.callback(self.learner.close)
         if checkpoint:
-            checkpoint.restore_optimizer(self.learner)
+            checkpoint.restore(self.learner)
         self.pool = self._pool(checkpoint)
         self.interrupts = stack.enter_context(Interrupts(on_first=self.pool.stop_waiting, say=view.message))
 

@@ -7,15 +7,39 @@ import importlib
 import inspect
 from typing import Any
 
-from flashreinforce_molt.config import SettingError
-from flashreinforce_molt.environments.base import Demonstration, Environment, Step, Suite, Task, TaskSource
+from flashreinforce_molt.config import Config, SettingError
+from flashreinforce_molt.environments.base import (
+    Chat,
+    Demonstration,
+    Environment,
+    EpisodeLost,
+    Step,
+    Suite,
+    Task,
+    TaskSource,
+    opened,
+)
 
 SUITES = {
+    "alfworld": "flashreinforce_molt.environments.alfworld:AlfWorld",
     "reasoning_gym": "flashreinforce_molt.environments.reasoning_gym:ReasoningGym",
 }
 """Name of an environment -> module and class of its suite. `environment.name` also takes such a path itself."""
 
-__all__ = ["SUITES", "Demonstration", "Environment", "Step", "Suite", "Task", "TaskSource", "make_suite"]
+__all__ = [
+    "SUITES",
+    "Chat",
+    "Demonstration",
+    "Environment",
+    "EpisodeLost",
+    "Step",
+    "Suite",
+    "Task",
+    "TaskSource",
+    "make_suite",
+    "opened",
+    "options_of",
+]
 
 
 def make_suite(name: str, options: dict[str, Any]) -> Suite:
@@ -23,6 +47,25 @@ def make_suite(name: str, options: dict[str, Any]) -> Suite:
 
     Raises SettingError when the name is unknown or the suite refuses an option.
     """
+    suite_type = _suite_type(name)
+    _validate_options(name, suite_type, options)
+    return suite_type(**options)
+
+
+def options_of(config: Config) -> dict[str, Any]:
+    """`environment.options`, and the files of `data` and `evaluation.suites` for a suite with options for them."""
+    files = {
+        "path": config.data.path,
+        "max_rows": config.data.max_rows,
+        "evaluation_path": [suite["path"] for suite in config.evaluation.suites.values()],
+    }
+    known = inspect.signature(_suite_type(config.environment.name)).parameters
+    return {
+        name: value for name, value in files.items() if value and name in known
+    } | config.environment.options
+
+
+def _suite_type(name: str) -> Any:
     path = SUITES.get(name, name)
     module, _, attribute = path.partition(":")
     if not attribute:
@@ -32,11 +75,9 @@ def make_suite(name: str, options: dict[str, Any]) -> Suite:
             "Your own suite is named as `package.module:Class`"
         )
     try:
-        suite_type = getattr(importlib.import_module(module), attribute)
+        return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise SettingError(f"environment.name={name!r}: {path} cannot be imported ({error})") from error
-    _validate_options(name, suite_type, options)
-    return suite_type(**options)
 
 
 def _validate_options(name: str, suite_type: Any, options: dict[str, Any]) -> None:
@@ -49,6 +90,8 @@ def _validate_options(name: str, suite_type: Any, options: dict[str, Any]) -> No
             raise SettingError(
                 f"environment.options.{key}: {name} has no such option; nearest: {', '.join(near)}"
             )
-    missing = [key for key in known if parameters[key].default is inspect.Parameter.empty and key not in options]
+    missing = [
+        key for key in known if parameters[key].default is inspect.Parameter.empty and key not in options
+    ]
     if missing:
         raise SettingError(f"environment.options: {name} needs {', '.join(missing)}")

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 Message = dict[str, Any]
 """A chat message with `role` and `content`, as chat templates read it."""
 
-Text = str | list[Message]
+
+@dataclass(frozen=True)
+class Chat:
+    """The first messages of an episode with tools, whose schemas the model's own template shows."""
+
+    messages: list[Message]
+    tools: Sequence[Mapping[str, Any]] = ()
+
+
+Text = str | list[Message] | Chat
 """What an environment says: plain text, or chat messages for the model's own template."""
 
 
@@ -24,8 +34,9 @@ class Task:
 class Step(NamedTuple):
     """What an environment answers to an action.
 
-    `info["failed"]` (bool) is the explicit failure label of a trajectory that ended; other numeric entries become
-    metrics of the run.
+    `info["failed"]` (bool) is the explicit failure label, also of a trajectory that a limit of the engine ends after
+    this step. Other numbers add up over the turns, flags keep their last value, and the mean of each over a batch
+    becomes the metric `NAME_mean`; so name each in every step, a zero too.
     """
 
     observation: Text | None
@@ -33,6 +44,18 @@ class Step(NamedTuple):
     terminated: bool
     truncated: bool = False
     info: Mapping[str, Any] = {}
+
+
+class EpisodeLost(Exception):
+    """Nobody can tell how an episode went, through no fault of the model: a tool or a grader broke.
+
+    Raised in `reset` or `step`, it drops the trajectory, and the run counts it as `dropped_REASON`. Such an episode
+    never gets a reward: a 0 would teach the model that it was wrong.
+    """
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
 
 
 class Environment(Protocol):
@@ -53,10 +76,13 @@ class Environment(Protocol):
 
 @dataclass(frozen=True)
 class Demonstration:
-    """A supervised example for a warm start."""
+    """A supervised example for a warm start; what the environment says in it is read, not imitated."""
 
     prompt: Text
     answer: str
+    """The last action."""
+    turns: Sequence[tuple[str, Text]] = ()
+    """The actions before it, each with the observation that followed."""
 
 
 class TaskSource(Protocol):
@@ -66,7 +92,12 @@ class TaskSource(Protocol):
 
 
 class Suite(Protocol):
-    """A registered environment: its tasks and its episodes."""
+    """A registered environment: its tasks and its episodes.
+
+    One that shares something among its episodes, such as a sandbox or a grader, also has `async open()` and
+    `async close()`; see `opened`. Further optional methods: `demonstration(task, rng, correct)` for a warm start,
+    and `constant_answer(tasks)` with `is_correct(task, answer)` for the baseline of an evaluation.
+    """
 
     def training_tasks(self, seed: int) -> TaskSource:
         """The data order of a run."""
@@ -81,11 +112,17 @@ class Suite(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class SuiteInfo:
-    """Where a suite lives, and the install that brings what it needs."""
+@asynccontextmanager
+async def opened(suite: Suite) -> AsyncIterator[None]:
+    """What the episodes of a suite share is up inside, and given back on every path.
 
-    module: str
-    name: str
-    extra: str = ""
-    options: tuple[str, ...] = field(default=())
+    A process opens a suite before its first episode: a rollout worker once, the learner for each evaluation. `close`
+    is called after an `open` that failed too.
+    """
+    try:
+        if open_suite := getattr(suite, "open", None):
+            await open_suite()
+        yield
+    finally:
+        if close_suite := getattr(suite, "close", None):
+            await close_suite()

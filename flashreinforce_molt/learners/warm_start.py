@@ -8,11 +8,12 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from flashreinforce_molt.config import Config, SettingError
 from flashreinforce_molt.environments.base import Demonstration, Suite, Task
 from flashreinforce_molt.models import Policy
-from flashreinforce_molt.rollout.codec import encode_prompt
+from flashreinforce_molt.rollout.codec import encode_observation, encode_prompt
 
 ORDER_SEED_OFFSET = 1_000_000
 """Keeps the warm start's tasks apart from the data order of the run with the same seed."""
@@ -66,18 +67,26 @@ def warm_start(
 
 
 def _collate(policy: Policy, examples: list[Demonstration]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Right-padded token ids and labels [B, T]; prompts and padding carry the ignored label -100."""
+    """Right-padded token ids and labels [B, T]; what is not an action carries the ignored label -100."""
     tokenizer = policy.tokenizer
     rows = []
     for example in examples:
-        prompt = encode_prompt(tokenizer, example.prompt)
-        answer = [*tokenizer.encode(example.answer, add_special_tokens=False), tokenizer.eos_token_id]
-        rows.append((prompt, answer))
-    width = max(len(prompt) + len(answer) for prompt, answer in rows)
+        pieces = [(encode_prompt(tokenizer, example.prompt), False)]
+        for action, observation in example.turns:
+            pieces.append((_action(tokenizer, action), True))
+            stop_token = tokenizer.eos_token_id
+            pieces.append((encode_observation(tokenizer, observation, stop_token=stop_token), False))
+        pieces.append((_action(tokenizer, example.answer), True))
+        rows.append([(token, imitated) for tokens, imitated in pieces for token in tokens])
+    width = max(map(len, rows))
     input_ids = np.full((len(rows), width), tokenizer.pad_token_id)
     labels = np.full((len(rows), width), -100)
-    for i, (prompt, answer) in enumerate(rows):
-        input_ids[i, : len(prompt) + len(answer)] = prompt + answer
-        labels[i, len(prompt) : len(prompt) + len(answer)] = answer
+    for i, row in enumerate(rows):
+        input_ids[i, : len(row)] = [token for token, _ in row]
+        labels[i, : len(row)] = [token if imitated else -100 for token, imitated in row]
     device = policy.model.device
     return torch.from_numpy(input_ids).to(device), torch.from_numpy(labels).to(device)
+
+
+def _action(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    return [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]

@@ -6,21 +6,43 @@ were sampled.
 
 from __future__ import annotations
 
+from typing import Any
+
 from transformers import PreTrainedTokenizerBase
 
-from flashreinforce_molt.environments.base import Message, Text
+from flashreinforce_molt.environments.base import Chat, Message, Text
 
 _MARK = "\u2063turn\u2063"
 """Stands for the model's turn while the text that a template writes behind it is found."""
 
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Text) -> list[int]:
-    """Tokens that the model reads first: template and generation prompt for messages, a start token for text."""
+    """Tokens that the model reads first: template and generation prompt for messages, a start token for text.
+
+    Raises ValueError when there are tools and the model's template does not show them.
+    """
     if isinstance(prompt, str):
         start = [tokenizer.bos_token_id] if tokenizer.bos_token_id is not None else []
         return start + tokenizer.encode(prompt, add_special_tokens=False)
-    text = tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True)
-    return tokenizer.encode(text, add_special_tokens=False)
+    return tokenizer.encode(prompt_text(tokenizer, prompt), add_special_tokens=False)
+
+
+def prompt_text(tokenizer: PreTrainedTokenizerBase, prompt: list[Message] | Chat) -> str:
+    """The first messages, and the tools where there are some, by the model's own template."""
+    chat = prompt if isinstance(prompt, Chat) else Chat(prompt)
+
+    def rendered(tools: Any) -> str:
+        template = tokenizer.apply_chat_template
+        return str(template(chat.messages, tools=tools, tokenize=False, add_generation_prompt=True))
+
+    if not chat.tools:
+        return rendered(None)
+    text = rendered([dict(tool) for tool in chat.tools])
+    if text == rendered(None):
+        raise ValueError(
+            "the chat template shows no tools; use a model that was taught tool calls, or a format without schemas"
+        )
+    return text
 
 
 def encode_observation(
@@ -33,15 +55,22 @@ def encode_observation(
     """
     if isinstance(observation, str):
         return tokenizer.encode(observation, add_special_tokens=False)
+    tokens = tokenizer.encode(observation_text(tokenizer, observation), add_special_tokens=False)
+    if stop_token is not None and tokens[:1] == [stop_token]:
+        return tokens[1:]
+    return tokens
+
+
+def observation_text(tokenizer: PreTrainedTokenizerBase, observation: list[Message] | Chat) -> str:
+    """What the model's own template writes behind its turn, the end of the turn included."""
+    if isinstance(observation, Chat):
+        raise ValueError("tools belong to the first messages of an episode, not to an observation")
     opening: list[Message] = [{"role": "user", "content": "-"}, {"role": "assistant", "content": _MARK}]
     text = tokenizer.apply_chat_template(opening + observation, tokenize=False, add_generation_prompt=True)
     _, mark, tail = str(text).rpartition(_MARK)
     if not mark:
         raise ValueError("the chat template drops or rewrites the assistant's text; it cannot be continued")
-    tokens = tokenizer.encode(tail, add_special_tokens=False)
-    if stop_token is not None and tokens[:1] == [stop_token]:
-        return tokens[1:]
-    return tokens
+    return tail
 
 
 def decode_turn(tokenizer: PreTrainedTokenizerBase, tokens: list[int], stop_tokens: frozenset[int]) -> str:

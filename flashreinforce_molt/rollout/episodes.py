@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from flashreinforce_molt.environments.base import Environment, Step, Suite, Task
+from flashreinforce_molt.environments.base import Environment, EpisodeLost, Step, Suite, Task
 from flashreinforce_molt.rollout.codec import decode_turn, encode_observation, encode_prompt
 from flashreinforce_molt.rollout.generator import Generation, SlotGenerator
 from flashreinforce_molt.rollout.sampling import uniforms
@@ -55,14 +55,6 @@ class _Episode:
     failed: bool | None = None
     turns: int = 0
     info: dict[str, Any] = field(default_factory=dict)
-
-
-class _Drop(Exception):
-    """Ends an episode under a named reason."""
-
-    def __init__(self, reason: str, detail: str) -> None:
-        super().__init__(detail)
-        self.reason = reason
 
 
 class EpisodeRunner:
@@ -158,8 +150,8 @@ class EpisodeRunner:
         except asyncio.TimeoutError:
             detail = f"no answer within environment.step_timeout_s={self.limits.step_timeout_s:g}"
             await self._close(episode, Dropped(trajectory_id, task.prompt_id, "environment_timeout", detail))
-        except _Drop as drop:
-            await self._close(episode, Dropped(trajectory_id, task.prompt_id, drop.reason, str(drop)))
+        except EpisodeLost as lost:
+            await self._close(episode, Dropped(trajectory_id, task.prompt_id, lost.reason, str(lost)))
         except Exception as error:
             detail = f"{type(error).__name__}: {error}"
             await self._close(episode, Dropped(trajectory_id, task.prompt_id, "environment_error", detail))
@@ -171,7 +163,7 @@ class EpisodeRunner:
             prompt = await prompt
         tokens = encode_prompt(self.tokenizer, prompt)
         if len(tokens) >= self.limits.max_context_tokens:
-            raise _Drop(
+            raise EpisodeLost(
                 "prompt_too_long",
                 f"{len(tokens)} prompt tokens leave no room in rollout.max_context_tokens="
                 f"{self.limits.max_context_tokens}",
@@ -211,7 +203,7 @@ class EpisodeRunner:
 
     async def _observe(self, episode: _Episode, generation: Generation, step: Step) -> None:
         if step.observation is None:
-            raise _Drop(
+            raise EpisodeLost(
                 "environment_error", "the environment neither ended the episode nor gave an observation"
             )
         stop_token = generation.tokens[-1] if generation.end == "stop" else None
@@ -269,11 +261,13 @@ class EpisodeRunner:
 def _checked(step: Step) -> Step:
     """The environment's answer, refused by name when it is not one."""
     if not isinstance(step, tuple) or len(step) != 5:
-        raise _Drop(
+        raise EpisodeLost(
             "environment_error",
             f"step returned {step!r}, not (observation, reward, terminated, truncated, info)",
         )
     step = Step(*step)
     if not isinstance(step.reward, numbers.Real) or not math.isfinite(step.reward):
-        raise _Drop("invalid_reward", f"step returned the reward {step.reward!r}; a finite number is needed")
+        raise EpisodeLost(
+            "invalid_reward", f"step returned the reward {step.reward!r}; a finite number is needed"
+        )
     return step

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flashreinforce_molt.config import Config
+from flashreinforce_molt.environments import options_of
 from flashreinforce_molt.models import Policy
 from flashreinforce_molt.rollout.codec import stop_tokens_of
 from flashreinforce_molt.rollout.episodes import Limits
@@ -57,7 +58,7 @@ def worker_plans(config: Config, policy: Policy) -> list[WorkerPlan]:
             tokenizer=policy.tokenizer,
             stop_tokens=stop_tokens(policy),
             environment=config.environment.name,
-            environment_options=config.environment.options,
+            environment_options=options_of(config),
             slots=share + (i < more),
             limits=limits_of(config),
             sampling=Sampling(

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from flashreinforce_molt.environments import Task, make_suite
+from flashreinforce_molt.environments import Suite, Task, make_suite, opened
 from flashreinforce_molt.models import rollout_model
 from flashreinforce_molt.rollout.episodes import Dropped, EpisodeRunner, Limits
 from flashreinforce_molt.rollout.generator import SlotGenerator
@@ -121,8 +121,12 @@ class _Worker:
         self.open = True
 
     async def serve(self) -> None:
+        suite = make_suite(self.plan.environment, self.plan.environment_options)
+        async with opened(suite):
+            await self._serve(suite)
+
+    async def _serve(self, suite: Suite) -> None:
         plan = self.plan
-        suite = make_suite(plan.environment, plan.environment_options)
         self.runner = EpisodeRunner(
             self.generator, suite, plan.tokenizer, plan.limits, seed=plan.seed, lockstep=plan.lockstep
         )
