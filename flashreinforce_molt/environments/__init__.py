@@ -22,6 +22,8 @@ from flashreinforce_molt.environments.base import (
 
 SUITES = {
     "alfworld": "flashreinforce_molt.environments.alfworld:AlfWorld",
+    "math": "flashreinforce_molt.environments.math:Math",
+    "python_tool": "flashreinforce_molt.environments.python_tool:PythonTool",
     "reasoning_gym": "flashreinforce_molt.environments.reasoning_gym:ReasoningGym",
 }
 """Name of an environment -> module and class of its suite. `environment.name` also takes such a path itself."""

@@ -7,12 +7,15 @@ library seeds item i with seed + i, and sets such as `spell_backward` draw from 
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from flashreinforce_molt.config import SettingError
-from flashreinforce_molt.environments.base import Demonstration, Step, Task, Text
+from flashreinforce_molt.environments.base import Demonstration, EpisodeLost, Step, Task, Text
+from flashreinforce_molt.graders import GradingError, GradingPool, GradingTimeout
 
 HELD_OUT_SHARE = 10
 """One question in this many belongs to the evaluation."""
@@ -32,7 +35,12 @@ class ReasoningGym:
 
     Options: `dataset` (a name of reasoning-gym), `parameters` (its own configuration), `template` (the prompt;
     may use {question} and every field of the item's metadata), `lowercase` (of the prompt), `chat` (pose it as a
-    chat message), `shots` (solved examples before it), `instruction` (system message or first line).
+    chat message), `shots` (solved examples before it), `instruction` (system message or first line),
+    `grade_in_pool` (score in a process that is killed after `grader_timeout_s`).
+
+    The pool is off by default: most scorers compare text in microseconds, where the way to another process costs
+    more than the score. Switch it on for the scorers that parse or evaluate what the model wrote, such as those of
+    symbolic algebra and of code: one such answer may hang, or take a worker's memory with it.
     """
 
     def __init__(
@@ -44,6 +52,8 @@ class ReasoningGym:
         chat: bool = False,
         shots: int = 0,
         instruction: str = "",
+        grade_in_pool: bool = False,
+        grader_timeout_s: float = 3.0,
     ) -> None:
         import reasoning_gym
 
@@ -51,6 +61,8 @@ class ReasoningGym:
         self.dataset, self.parameters = dataset, dict(parameters or {})
         self.template, self.lowercase, self.chat = template, lowercase, chat
         self.shots, self.instruction = shots, instruction
+        self.grade_in_pool, self.grader_timeout_s = grade_in_pool, grader_timeout_s
+        self._pool: GradingPool | None = None
         self._scorer = self._data(seed=0, size=1)
         try:
             self._prompt(self._scorer[0])
@@ -86,6 +98,16 @@ class ReasoningGym:
             )
         return tasks
 
+    async def open(self) -> None:
+        if self.grade_in_pool:
+            self._pool = GradingPool(workers=1, timeout=self.grader_timeout_s, preload=["reasoning_gym"])
+            await self._pool.__aenter__()
+
+    async def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.__aexit__()
+
     def environment(self) -> ReasoningGymEpisode:
         return ReasoningGymEpisode(self)
 
@@ -106,6 +128,22 @@ class ReasoningGym:
     def is_correct(self, task: Task, answer: str) -> bool:
         """Whether the library's scorer gives the full score. Partial credit is never counted."""
         return self._scorer.score_answer(answer, dict(task.data["item"])) == 1.0
+
+    async def judge(self, task: Task, answer: str) -> bool:
+        """`is_correct`, in the pool where one was asked for. Raises EpisodeLost when the pool has no verdict."""
+        if not self.grade_in_pool:
+            return self.is_correct(task, answer)
+        if self._pool is None:
+            raise RuntimeError("the suite is not open: use `async with opened(suite)`")
+        try:
+            score = await self._pool.call(
+                _score, self.dataset, self.parameters, answer, dict(task.data["item"])
+            )
+        except GradingTimeout as error:
+            raise EpisodeLost("grader_timeout", str(error)) from error
+        except GradingError as error:
+            raise EpisodeLost("grader_error", str(error)) from error
+        return score == 1.0
 
     def task_of(self, item: dict[str, Any]) -> Task:
         """The task that poses one item of the data set."""
@@ -176,8 +214,20 @@ class ReasoningGymEpisode:
 
     async def step(self, action: str) -> Step:
         assert self.task is not None, "step before reset"
-        correct = self.suite.is_correct(self.task, action)
+        correct = await self.suite.judge(self.task, action)
         return Step(None, float(correct), True, info={"failed": not correct})
 
     async def close(self) -> None:
         self.task = None
+
+
+def _score(dataset: str, parameters: dict[str, Any], answer: str, item: dict[str, Any]) -> float:
+    """Runs in a grading process."""
+    return float(_data_set(dataset, json.dumps(parameters)).score_answer(answer, item))
+
+
+@lru_cache(maxsize=1)
+def _data_set(dataset: str, parameters: str) -> Any:
+    import reasoning_gym
+
+    return reasoning_gym.create_dataset(dataset, seed=0, size=1, **json.loads(parameters))
