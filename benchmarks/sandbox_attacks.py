@@ -478,7 +478,7 @@ def strictest(backend: str) -> Isolation:
 
 async def _table(backend: str, isolation: Isolation) -> int:
     lost = 0
-    async with PythonSandbox(isolation, LIMITS, preload=()) as box:
+    async with PythonSandbox(isolation, LIMITS, preload=(), spares=0) as box:
         print(
             f"backend {backend}, layers {', '.join(box.layers)}; Python {platform.python_version()}, Linux {platform.release()}"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -22,7 +23,8 @@ class PythonSandbox:
     the required layers by a snippet that tries them, or raises SandboxUnavailable.
 
     At most `concurrency` snippets run at once (default: one per processor that this process may use), the others
-    wait; the wait does not count towards their limits. `preload` names modules that are imported once for all.
+    wait; the wait does not count towards their limits. Walls for `spares` further calls (default: as many as may run)
+    are built ahead, so that a call only has to run. `preload` names modules that are imported once for all.
     """
 
     def __init__(
@@ -31,6 +33,7 @@ class PythonSandbox:
         limits: Limits = Limits(),  # noqa: B008 - frozen
         *,
         concurrency: int | None = None,
+        spares: int | None = None,
         sessions: int = 256,
         preload: Sequence[str] = ("numpy", "sympy"),
         python: str | None = None,
@@ -38,6 +41,8 @@ class PythonSandbox:
         for name, value in (("concurrency", concurrency), ("sessions", sessions)):
             if value is not None and value < 1:
                 raise ValueError(f"PythonSandbox {name}={value!r} must be at least 1")
+        if spares is not None and spares < 0:
+            raise ValueError(f"PythonSandbox spares={spares!r} must not be negative")
         self.isolation, self.limits = isolation, limits
         self.layers: tuple[str, ...] = ()
         """Layers in force, known once started."""
@@ -45,7 +50,10 @@ class PythonSandbox:
         self.restarts = 0
         """Times that the server died and was started again."""
         self._preload, self._python = tuple(preload), python or default_python()
-        self._slots = asyncio.Semaphore(concurrency or len(os.sched_getaffinity(0)))
+        at_once = concurrency or len(os.sched_getaffinity(0))
+        self._slots = asyncio.Semaphore(at_once)
+        self._spare_count = at_once if spares is None else spares
+        self._spares: deque[Connection] = deque()
         self._session_places = asyncio.Semaphore(sessions)
         self._starting = asyncio.Lock()
         self._server: Server | None = None
@@ -66,6 +74,7 @@ class PythonSandbox:
         try:
             await self._start_server()
             verify(await self._call(self._connect(), CHECK, 30.0), self.layers)
+            self._build_spares()
         except BaseException:
             await self.close()
             raise
@@ -73,6 +82,7 @@ class PythonSandbox:
     async def close(self) -> None:
         """End the server. Calls in flight and waiting ones return with the status `cancelled`."""
         self._closed = True
+        self._drop_spares()
         if self._server is not None:
             await self._server.stop()
 
@@ -95,7 +105,9 @@ class PythonSandbox:
                 connection = await self._open()
             except (ServerGone, RuntimeError) as error:
                 return replace(self._failed(str(error)), state_lost=False)
-            return await self._call(connection, encoded, seconds)
+            result = await self._call(connection, encoded, seconds)
+            self._build_spares()
+            return result
 
     def session(self) -> Session:
         """An interpreter that keeps its namespace from snippet to snippet, as an async context manager."""
@@ -126,13 +138,30 @@ class PythonSandbox:
             if self._server is None or not self._server.alive:
                 if self._server is not None:
                     self.restarts += 1
+                self._drop_spares()
                 await self._start_server()
+        while self._spares:
+            spare = self._spares.popleft()
+            if spare.waiting:
+                return spare
+            spare.abandon()
         return self._connect()
 
     def _connect(self) -> Connection:
         if self._server is None:
             raise ServerGone("the sandbox has not been started")
         return Connection(self._server.connect(), self.limits)
+
+    def _build_spares(self) -> None:
+        try:
+            while len(self._spares) < self._spare_count and not self._closed:
+                self._spares.append(self._connect())
+        except ServerGone:
+            pass  # the next call starts another server
+
+    def _drop_spares(self) -> None:
+        while self._spares:
+            self._spares.pop().abandon()
 
     async def _start_server(self) -> None:
         self._server = Server(self.isolation, self._preload, self._python)

@@ -28,20 +28,20 @@ class NoAnswer(Exception):
 
 
 class Connection:
-    """Sends one snippet at a time."""
+    """Has the walls built at once, and sends one snippet at a time."""
 
     def __init__(self, line: socket.socket, limits: Limits) -> None:
         self._line, self._limits = line, limits
+        with contextlib.suppress(OSError):  # the first snippet will find out; a few hundred bytes never block
+            line.sendall(wire.pack({"limits": asdict(limits)}))
 
     async def run(self, code: bytes, timeout: float, *, last: bool) -> Result:
         """Run a snippet; with `last` its interpreter and all that it started have ended on return."""
-        limits = asdict(self._limits)
         cpu = self._limits.cpu_seconds
         request = {
             "timeout": timeout,
             "cpu_seconds": timeout + 1.0 if cpu is None else cpu,
             "last": last,
-            "limits": limits,
         }
         try:
             return await asyncio.wait_for(self._exchange(wire.pack(request, code)), timeout + _GRACE_SECONDS)
@@ -59,6 +59,21 @@ class Connection:
             pass
         finally:
             self._line.close()
+
+    @property
+    def waiting(self) -> bool:
+        """The supervisor is there and has nothing to say, as it should be before a snippet."""
+        try:
+            self._line.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def abandon(self) -> None:
+        """Hang up without waiting."""
+        self._line.close()
 
     async def _until_end(self) -> None:
         loop = asyncio.get_running_loop()

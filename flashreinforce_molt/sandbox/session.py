@@ -67,6 +67,7 @@ class Session:
                 raise
             if result.state_lost:
                 await self._drop()
+            self._box._build_spares()
             return result
 
     async def _drop(self) -> None:

@@ -114,7 +114,7 @@ def test_landlock_can_be_added_to_namespaces():
 def test_many_sessions_are_cheap_and_end_with_the_sandbox():
     async def play():
         limits = dataclasses.replace(Limits(), timeout=30)
-        async with PythonSandbox(limits=limits, preload=()) as box:
+        async with PythonSandbox(limits=limits, preload=(), spares=0) as box:
             sessions = [box.session() for _ in range(40)]
             for session in sessions:
                 await session.__aenter__()
@@ -142,7 +142,7 @@ def _line(entry):
 
 def test_a_hundred_calls_leave_no_process_and_no_descriptor():
     async def play():
-        async with PythonSandbox(preload=()) as box:
+        async with PythonSandbox(preload=(), spares=0) as box:
             await box.run("1")
             before = len(os.listdir("/proc/self/fd")), len(os.listdir(f"/proc/{box.server_pid}/fd"))
             for _ in range(10):

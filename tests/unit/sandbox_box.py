@@ -42,7 +42,7 @@ class Box:
 
 @contextmanager
 def running_box(limits: Limits = SMALL, isolation: Isolation = Isolation(), **options: Any) -> Iterator[Box]:  # noqa: B008
-    box = Box(PythonSandbox(isolation, limits, **{"preload": (), **options}))
+    box = Box(PythonSandbox(isolation, limits, **{"preload": (), "spares": 0, **options}))
     try:
         box.wait(box.sandbox.start())
         yield box

@@ -51,6 +51,8 @@ def test_limits_that_make_no_sense_are_refused_by_name(options, said):
 def test_counts_of_the_sandbox_must_be_positive():
     with pytest.raises(ValueError, match="concurrency=0"):
         PythonSandbox(concurrency=0)
+    with pytest.raises(ValueError, match="spares=-1"):
+        PythonSandbox(spares=-1)
     with pytest.raises(ValueError, match="sessions=-1"):
         PythonSandbox(sessions=-1)
 

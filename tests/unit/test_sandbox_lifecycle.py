@@ -119,7 +119,7 @@ def test_a_killed_supervisor_takes_its_snippet_along():
 def test_nothing_outlives_a_program_that_was_killed():
     program = (
         "import asyncio, sys\nfrom flashreinforce_molt.sandbox import PythonSandbox\n"
-        "async def main():\n    async with PythonSandbox(preload=()) as box:\n"
+        "async def main():\n    async with PythonSandbox(preload=(), spares=0) as box:\n"
         "        print(box.server_pid, flush=True)\n        await box.run('while True: pass', 60)\nasyncio.run(main())"
     )
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
@@ -237,6 +237,13 @@ def test_a_host_without_namespaces_is_refused_really():
     assert "Fix: " in done.stdout
 
 
+@pytest.fixture(scope="module")
+def honest():
+    """What the check sees behind walls that stand."""
+    with running_box() as box:
+        return box.run(CHECK.decode())
+
+
 @pytest.mark.parametrize(
     ("layer", "lie"),
     [
@@ -251,15 +258,41 @@ def test_a_host_without_namespaces_is_refused_really():
         ("landlock", {"root": 0}),
     ],
 )
-def test_a_layer_that_claims_to_hold_but_does_not_is_found_out(layer, lie):
-    with running_box() as box:
-        honest = box.run(CHECK.decode())
+def test_a_layer_that_claims_to_hold_but_does_not_is_found_out(honest, layer, lie):
     verify(honest, BACKENDS["namespaces"])
     seen = {**eval(honest.value), **lie}
     forged = type(honest)("ok", value=repr(seen))
     with pytest.raises(SandboxUnavailable, match="it was set up but does not hold") as refusal:
         verify(forged, BACKENDS["landlock" if layer == "landlock" else "namespaces"])
     assert refusal.value.layer == layer
+
+
+def test_walls_are_built_ahead_used_once_and_built_again():
+    with running_box(spares=2) as box:
+        until(lambda: len(forks_of(box.sandbox.server_pid)) == 6)
+        first = set(forks_of(box.sandbox.server_pid))
+        uids = {box.run("import os; open('f', 'x').close(); os.getuid()").value for _ in range(6)}
+        assert len(uids) == 6 or os.getuid() != 0
+        until(lambda: len(forks_of(box.sandbox.server_pid)) == 6)
+        assert not first & set(forks_of(box.sandbox.server_pid))
+        line = command_line(box.sandbox.server_pid)
+    until(lambda: alive_with(line) == [])
+
+
+def test_a_spare_that_died_is_passed_over_and_one_whose_snippet_process_died_says_so():
+    with running_box(spares=1) as box:
+        until(lambda: len(forks_of(box.sandbox.server_pid)) == 3)
+        os.kill(min(forks_of(box.sandbox.server_pid)), signal.SIGKILL)
+        until(lambda: forks_of(box.sandbox.server_pid) == [])
+        assert box.run("1").value == "1"
+        until(lambda: len(forks_of(box.sandbox.server_pid)) == 3)
+        time.sleep(0.1)
+        os.kill(max(forks_of(box.sandbox.server_pid)), signal.SIGKILL)
+        until(lambda: len(forks_of(box.sandbox.server_pid)) == 1)
+        failed = box.run("1")
+        assert failed.status == "sandbox_error"
+        assert "ended while it waited" in failed.detail
+        assert box.run("2").value == "2"
 
 
 def test_a_stopped_server_is_replaced(monkeypatch):

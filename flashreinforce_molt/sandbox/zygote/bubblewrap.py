@@ -58,4 +58,4 @@ def main() -> None:
         virtual_bytes=_VIRTUAL_BYTES,
     )
     os.setpgid(0, 0)
-    runner.main(confinement, settings["limits"], settings["cpu_seconds"])
+    runner.main(confinement, settings["limits"])

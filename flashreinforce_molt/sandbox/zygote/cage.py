@@ -43,9 +43,7 @@ class Lines:
     handle: int
 
 
-def open_cage(
-    host: Host, slot: int, limits: dict[str, Any], cpu_seconds: float | None, keep: set[int]
-) -> Lines:
+def open_cage(host: Host, slot: int, limits: dict[str, Any], keep: set[int]) -> Lines:
     """Give up every privilege and start the snippet's process. `keep` are descriptors that the supervisor needs."""
     server_pid = os.getppid()
     linux.adopt_orphans()
@@ -60,7 +58,7 @@ def open_cage(
     (stdout, stdout_in), (stderr, stderr_in) = os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:
-        _become_snippet(host, limits, cpu_seconds, (theirs.fileno(), stdout_in, stderr_in))
+        _become_snippet(host, limits, (theirs.fileno(), stdout_in, stderr_in))
     for descriptor in (stdout_in, stderr_in):
         os.close(descriptor)
     theirs.close()
@@ -83,9 +81,7 @@ def confinement(host: Host) -> Confinement:
     )
 
 
-def _become_snippet(
-    host: Host, limits: dict[str, Any], cpu_seconds: float | None, inner: tuple[int, int, int]
-) -> None:
+def _become_snippet(host: Host, limits: dict[str, Any], inner: tuple[int, int, int]) -> None:
     """Never returns."""
     try:
         os.setsid()
@@ -94,12 +90,12 @@ def _become_snippet(
         _leave_if_orphaned()
         if host.backend == "bubblewrap":
             assert host.bubblewrap is not None
-            settings = json.dumps({"limits": limits, "cpu_seconds": cpu_seconds, "layers": list(host.layers)})
+            settings = json.dumps({"limits": limits, "layers": list(host.layers)})
             command = bubblewrap.command(host.bubblewrap, host.readable, settings, limits["disk_bytes"])
             os.execve(command[0], command, {"PATH": "/usr/bin:/bin"})
         if host.server is not None:
             _stay_as_first_process()
-        runner.main(confinement(host), limits, cpu_seconds)
+        runner.main(confinement(host), limits)
     except BaseException as error:
         os.write(2, f"{type(error).__name__}: {error}\n".encode())
     os._exit(1)

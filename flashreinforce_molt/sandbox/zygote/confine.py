@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import resource
 import signal
@@ -26,10 +25,10 @@ class Confinement:
     virtual_bytes: int
     """Address space that the interpreter has before the snippet."""
 
-    def apply(self, limits: dict[str, Any], *, cpu_seconds: float | None) -> None:
+    def apply(self, limits: dict[str, Any]) -> None:
         os.umask(0o077)
         os.chdir(self.work or "/")
-        _limit_resources(limits, self.virtual_bytes, cpu_seconds, self.own_processes)
+        _limit_resources(limits, self.virtual_bytes, self.own_processes)
         linux.drop_capabilities()
         linux.no_new_privileges()
         if "landlock" in self.layers:
@@ -52,9 +51,7 @@ class Confinement:
 SINGLE_THREADED = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
-def _limit_resources(
-    limits: dict[str, Any], virtual_bytes: int, cpu_seconds: float | None, own_processes: bool
-) -> None:
+def _limit_resources(limits: dict[str, Any], virtual_bytes: int, own_processes: bool) -> None:
     values = {
         resource.RLIMIT_CORE: 1,  # too small for a core file, and 1 alone also keeps crash handlers from starting
         resource.RLIMIT_AS: virtual_bytes + limits["memory_bytes"],
@@ -71,9 +68,6 @@ def _limit_resources(
     for name, value in values.items():
         hard = resource.getrlimit(name)[1]
         resource.setrlimit(name, (value, value) if hard < 0 else (min(value, hard), min(value, hard)))
-    if cpu_seconds is not None:
-        soft = math.ceil(cpu_seconds) + 1
-        resource.setrlimit(resource.RLIMIT_CPU, (soft, soft + 1))
 
 
 def default_signals() -> None:

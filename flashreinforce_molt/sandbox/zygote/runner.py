@@ -26,12 +26,12 @@ _BY_ERRNO = {errno.EFBIG: "file", errno.ENOSPC: "file", errno.EDQUOT: "file", er
 _RESERVE_BYTES = 1 << 20
 
 
-def main(confinement: Confinement, limits: dict[str, Any], cpu_seconds: float | None) -> None:
+def main(confinement: Confinement, limits: dict[str, Any]) -> None:
     """Confine this process and serve snippets until the supervisor hangs up; never returns."""
     control = socket.socket(fileno=CONTROL)
     try:
         default_signals()
-        confinement.apply(limits, cpu_seconds=cpu_seconds)
+        confinement.apply(limits)
         runner = _Runner(control, limits["output_bytes"], confinement.environment())
     except BaseException as error:
         control.sendall(

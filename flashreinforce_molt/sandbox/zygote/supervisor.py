@@ -19,7 +19,6 @@ _SETUP_SECONDS = 30.0
 _READ_BYTES = 1 << 16
 _REPORTED = frozenset({"ok", "error", "memory", "file"})
 """What a snippet's process may say of itself; everything else is for the supervisor to see."""
-_BY_SIGNAL = {int(signal.SIGXCPU): "cpu", int(signal.SIGXFSZ): "file"}
 
 
 @dataclass
@@ -62,21 +61,23 @@ class Hangup(Exception):
 
 
 def supervise(host: cage.Host, client: socket.socket, slot: int) -> None:
-    """Serve one client connection until it ends or the snippet's process has to."""
+    """Serve one client connection until it ends or the snippet's process has to.
+
+    The walls are built when the client says the limits, which may be long before it has a snippet.
+    """
     os.setsid()
-    request = wire.receive(client)
-    if request is None:
+    preparation = wire.receive(client)
+    if preparation is None:
         return
-    limits, last = request[0]["limits"], request[0]["last"]
-    cpu_seconds = request[0]["cpu_seconds"] if last else None
+    limits = preparation[0]["limits"]
     tree = Tree(host.proc, host.memory)
     try:
-        supervisor = _Supervisor(
-            tree, cage.open_cage(host, slot, limits, cpu_seconds, {client.fileno()}), client
-        )
+        lines = cage.open_cage(host, slot, limits, {client.fileno()})
+        supervisor = _Supervisor(tree, lines, client, limits)
         supervisor.wait_until_ready()
-        while request is not None:
+        while (request := wire.receive(client)) is not None:
             header, code = request
+            tree.thaw()
             outcome, streams, seconds = supervisor.run(header, code)
             if header["last"] or outcome.lost or not tree.freeze():
                 tree.end()
@@ -84,8 +85,6 @@ def supervise(host: cage.Host, client: socket.socket, slot: int) -> None:
             client.sendall(_reply(outcome, streams, seconds, limits["output_bytes"]))
             if outcome.lost:
                 return
-            request = wire.receive(client)
-            tree.thaw()
     except Hangup:
         pass
     finally:
@@ -93,12 +92,12 @@ def supervise(host: cage.Host, client: socket.socket, slot: int) -> None:
 
 
 class _Supervisor:
-    def __init__(self, tree: Tree, lines: cage.Lines, client: socket.socket) -> None:
-        self._tree, self._lines, self._client = tree, lines, client
+    def __init__(self, tree: Tree, lines: cage.Lines, client: socket.socket, limits: dict[str, Any]) -> None:
+        self._tree, self._lines, self._client, self._limits = tree, lines, client, limits
         self._token = ""
         """Of the snippet that runs; unknown before it does, so that none can answer for a later one."""
         self._poll = select.poll()
-        self._poll.register(client, select.POLLIN | select.POLLRDHUP)
+        self._poll.register(client, select.POLLRDHUP)  # not for input: the first request may wait already
         self._poll.register(lines.control, select.POLLIN)
         self._poll.register(lines.handle, select.POLLIN)
         for descriptor in (lines.stdout, lines.stderr):
@@ -114,13 +113,17 @@ class _Supervisor:
             )
 
     def run(self, header: dict[str, Any], code: bytes) -> tuple[_Outcome, list[_Stream], float]:
-        """Run one snippet."""
+        """Run one snippet. Raises RuntimeError when its process was ended while it waited for one."""
+        handle = select.poll()
+        handle.register(self._lines.handle, select.POLLIN)
+        if handle.poll(0):
+            raise RuntimeError(
+                "the interpreter was ended while it waited; the machine may be short of memory"
+            )
         self._token = os.urandom(8).hex()
         start = time.monotonic()
         message = wire.pack({"token": self._token}, code)
-        outcome, streams = self._exchange(
-            message, header["timeout"], header, **_output_limits(header["limits"])
-        )
+        outcome, streams = self._exchange(message, header["timeout"], header, **_output_limits(self._limits))
         return outcome, [streams[self._lines.stdout], streams[self._lines.stderr]], time.monotonic() - start
 
     def _exchange(
@@ -211,10 +214,10 @@ class _Supervisor:
             )
         number = code - 128
         name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-        return _Outcome(_BY_SIGNAL.get(number, "crashed"), f"the interpreter was ended by {name}", lost=True)
+        return _Outcome("crashed", f"the interpreter was ended by {name}", lost=True)
 
     def _passed_limit(self, header: dict[str, Any], cpu_before: float) -> _Outcome | None:
-        usage, limits = self._tree.usage(), header["limits"]
+        usage, limits = self._tree.usage(), self._limits
         if usage.memory_bytes > limits["memory_bytes"]:
             return _Outcome("memory", f"used more than {limits['memory_bytes']} bytes in all", lost=True)
         if usage.cpu_seconds - cpu_before > header["cpu_seconds"]:
