@@ -26,6 +26,8 @@ _LABEL = re.compile(
     r"\\?[A-Za-z]+(?: [A-Za-z]+)*(?:_\{\w+\})?'*(?:\([A-Za-z](?:,[A-Za-z])*\))?|\([a-z](?:,[a-z])+\)"
 )
 _MEMBER = re.compile(r"^[A-Za-z]\\in(?![a-zA-Z])")
+_SET_BUILDER = re.compile(r"\\\{[a-z](?:\\mid(?![a-zA-Z])|\||:)(.*)\\\}")
+_CHOICE = re.compile(r"\(([A-H])\)(.+)")
 _TOKEN = re.compile(r"\\(?:[a-zA-Z]+|.)|.", re.DOTALL)
 _BRACKETS = {"(": "(", "[": "[", r"\{": "{", r"\langle": "(", "{": ""}
 _CLOSING_BRACKETS = {")": ")", "]": "]", r"\}": "}", r"\rangle": ")", "}": ""}
@@ -55,17 +57,22 @@ def same_answer(gold: str, answer: str) -> bool:
 
 
 def _same(gold: str, answer: str) -> bool:
-    gold, answer = _MEMBER.sub("", gold), _MEMBER.sub("", answer)
+    gold, answer = (_SET_BUILDER.sub(r"\1", _MEMBER.sub("", side)).strip() for side in (gold, answer))
     if not gold or not answer:
         return False
     if _RELATION.search(gold) or _RELATION.search(answer):
         return _same_relations(gold, answer)
+    for one, other in ((gold, answer), (answer, gold)):
+        if (choice := _CHOICE.fullmatch(one)) and not _CHOICE.fullmatch(other):
+            return same_answer(choice[1] if re.fullmatch("[A-H]", other) else choice[2], other)
     left, right = _Collection.read(gold), _Collection.read(answer)
     if left and right:
         return left.equals(right)
     for collection, other in ((left, answer), (right, gold)):
         if collection and collection.kind in ("{}", "") and len(collection.elements) == 1:
             return same_answer(collection.elements[0], other)
+        if collection and collection.kind in ("{}", "") and not _EQUALS.search(other):
+            return False  # several values against one
     if _EQUALS.search(gold) or _EQUALS.search(answer):
         return _same_equations(gold, answer)
     return _same_expressions(gold, answer)

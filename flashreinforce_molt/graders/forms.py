@@ -87,6 +87,11 @@ _REWRITES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"\\(?:degrees?)(?![a-zA-Z])", r"^\\circ"),
         (r"\\circ", r"\\circ "),
         (r"\^\s*(?:\\circ|\{\s*\\circ\s*\})", r"^\\circ "),
+        (r">=", r"\\ge "),
+        (r"<=", r"\\le "),
+        (r"\*\*", "^"),
+        (r"(?<![a-zA-Z\\])pi(?![a-zA-Z])", r"\\pi "),
+        (r"\\\{\s*\\\}", r"\\emptyset"),
         (r"\{,\}", ","),
         (r"(?<=\d)\\,(?=\d{3}(?!\d))", ""),  # a thin space between thousands
         (r"(?<!\\)\\[,;:> ]|\\q?quad(?![a-zA-Z])|~", " "),
@@ -120,12 +125,16 @@ def clean(answer: str) -> Form:
     unwrapped = _TEXT.sub(r"\1", text)
     if prefix := _PREFIX.match(unwrapped):
         text = _strip_delimiters(unwrapped[prefix.end() :])
+    elif whole := _TEXT.fullmatch(text):
+        text = whole[1]
     text, unit = _split_unit(text.strip())
     text = _TEXT.sub(r"\1", text)
     text = _CONJUNCTION.sub(lambda match: r"\lor " if match[1] == "or" else r"\land ", text)
     text = _LOOSE_SPACE.sub("", " ".join(text.split()))
     if grouped := _GROUPED_NUMBER.fullmatch(text):
         text = grouped[1] + re.sub("[, ]", "", grouped[2]) + (grouped[3] or "") + (grouped[4] or "")
+    if text.casefold() in ("all real numbers", "all reals"):
+        text = r"(-\infty,\infty)"
     if choice := _CHOICE.fullmatch(text):
         text = choice[1]
     return Form(text, unit)
@@ -204,8 +213,11 @@ _NO_UNITS = {
 }
 _EXPONENT = r"(?:\^\{?([23])\}?)?"
 _QUANTITY_END = r"(?<=[0-9}).!])"
-_TEXT_UNIT = re.compile(rf"{_QUANTITY_END}\s*\\text\{{\s*([a-zA-Z][a-zA-Z ./-]*?)[.\s]*\}}{_EXPONENT}$")
-_BARE_UNIT = re.compile(rf"{_QUANTITY_END}\s*([a-zA-Z]{{2,}}(?:[ /][a-zA-Z]+)*)\.?{_EXPONENT}$")
+_TEXT_UNIT = re.compile(rf"(?<=\S)\s*\\text\{{\s*([a-zA-Z][a-zA-Z ./-]*?)[.\s]*\}}{_EXPONENT}$")
+_BARE_UNIT = re.compile(
+    rf"{_QUANTITY_END}\s*([a-zA-Z]{{2,}}(?:[ /][a-zA-Z]+)*|[a-zA-Z]/[a-zA-Z]+)\.?{_EXPONENT}$"
+)
+_QUANTITY = re.compile(rf".*{_QUANTITY_END}\s*", re.DOTALL)
 _DEGREE_UNIT = re.compile(rf"{_QUANTITY_END}\s*\^\\circ\s*(?:\\text\{{\s*)?([CF]?)\s*\}}?$")
 _MONEY = re.compile(r"^([+-]?)\s*(?:\\\$|\\text\{\\\$\}|€|£)\s*(?=[\d.])")
 _BASE = re.compile(r"^(\d+)_\{(\d+)\}$")
@@ -221,8 +233,13 @@ def _split_unit(text: str) -> tuple[str, str]:
     if base := _BASE.match(text):
         return base[1], f"base {int(base[2][:9])}"
     for pattern in (_TEXT_UNIT, _BARE_UNIT):
-        if (unit := pattern.search(text)) and not _NO_UNITS & set(unit[1].lower().split()):
-            return text[: unit.start()], _unit_name(unit[1], unit[2])
+        unit = pattern.search(text)
+        if unit is None or _NO_UNITS & set(unit[1].lower().split()):
+            continue
+        name, rest = _unit_name(unit[1], unit[2]), text[: unit.start()]
+        # Unknown words are a unit behind a quantity only: `x \text{ is even}` is no x.
+        if name or (_QUANTITY.fullmatch(rest) and not re.fullmatch("[a-zA-Z]/.*", unit[1])):
+            return rest, name
     return text, ""
 
 

@@ -19,6 +19,7 @@ _NUMBER = re.compile(
       | (?:(?P<coefficient>{_UNSIGNED})\s*(?:\\times|\\cdot|\*|x)\s*)?10\^\{{(?P<power>[+-]?\d+)\}}
       | (?:(?P<whole>\d+)\s*)?\\frac\{{(?P<over>-?\d+)\}}\{{(?P<under>\d+)\}}
       | (?:(?P<whole2>\d+)[ ])?(?P<over2>\d+)/(?P<under2>\d+)
+      | (?P<start>\d*\.\d*)\\overline\{{(?P<period>\d+)\}}
       | (?P<decimal>{_UNSIGNED})
     )(?P<percent>\\%)?""",
     re.VERBOSE,
@@ -52,6 +53,10 @@ def parse_number(text: str) -> ExactNumber | None:
         is_long = behind and len((before + behind).lstrip("0")) >= MIN_SIGNIFICANT_DIGITS
         tolerance = Fraction(1, 2 * 10 ** len(behind)) if is_long else Fraction(0)
         return ExactNumber(sign * Fraction(part["decimal"].rstrip(".")), tolerance, percent)
+    if part["period"] is not None:
+        _, _, fixed = part["start"].partition(".")
+        repeating = Fraction(int(part["period"]), (10 ** len(part["period"]) - 1) * 10 ** len(fixed))
+        return ExactNumber(sign * (Fraction(f"0{part['start']}0") + repeating), percent=percent)
     if part["over"] is not None or part["over2"] is not None:
         over, under = int(part["over"] or part["over2"]), int(part["under"] or part["under2"])
         whole = part["whole"] or part["whole2"]
