@@ -244,7 +244,7 @@ def _published_rows(request: Request, dataset: DataSet) -> tuple[list[Row], Repo
     else:
         rows = choose(index, None)
     if index.conflicts and len(rows) != dataset.rows and not request.allow_other_counts:
-        first = min(index.first[key][1] for key in index.conflicts)
+        first = min(index.place_of(key) for key in index.conflicts)
         raise DataError(
             f"{dataset.name}: {len(index.conflicts)} questions have several answers, the first in "
             f"{source.files[first[0]]} row {first[1]}"

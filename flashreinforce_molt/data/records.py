@@ -55,7 +55,7 @@ def read_problems(files: Sequence[Path], only: Collection[tuple[int, int]] | Non
 
 
 def _read_parquet(path: Path, number: int, wanted: Collection[int] | None) -> Iterator[Batch]:
-    with pq.ParquetFile(path, memory_map=True) as file:
+    with pq.ParquetFile(path) as file:
         question, answer = _columns_of(path, file.schema_arrow.names)
         start = 0
         for group in range(file.num_row_groups):

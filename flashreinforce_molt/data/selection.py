@@ -44,10 +44,15 @@ class Index:
 
     files: tuple[Path, ...]
     counts: Counts
-    first: dict[bytes, tuple[bytes, tuple[int, int]]]
-    """Key of a question -> key of its answer, and the file and row where it stands first."""
+    first: dict[bytes, bytes]
+    """Key of a question -> key of its answer, then file and row where it stands first: 24 bytes, see `place_of`."""
     conflicts: set[bytes]
     """Keys of questions with more than one answer."""
+
+    def place_of(self, key: bytes) -> tuple[int, int]:
+        """File and row where a question stands first."""
+        place = self.first[key]
+        return int.from_bytes(place[8:16], "big"), int.from_bytes(place[16:], "big")
 
 
 def index_questions(files: Sequence[Path]) -> Index:
@@ -68,8 +73,8 @@ def index_questions(files: Sequence[Path]) -> Index:
                 unusable += [f"{files[problem.file].name} row {problem.row}: no question"] * problem.times
                 continue
             answer = answer_key(problem.answer)
-            known = first.setdefault(key, (answer, (problem.file, problem.row)))
-            if known[0] != answer:
+            here = answer + problem.file.to_bytes(8, "big") + problem.row.to_bytes(8, "big")
+            if first.setdefault(key, here)[:8] != answer:
                 conflicts.add(key)
         counts.unusable += len(unusable)
         counts.unusable_rows += unusable[: _NAMED_ROWS - len(counts.unusable_rows)]
@@ -92,7 +97,7 @@ def choose(index: Index, rows: int | None) -> list[Row]:
                 f"(of {index.counts.rows:,} rows); give another source, or fewer with --rows"
             )
         agreed = sorted(agreed)[:rows]
-    places = {index.first[key][1]: key for key in agreed}
+    places = {index.place_of(key): key for key in agreed}
     found = {
         places[problem.file, problem.row]: problem
         for batch in read_problems(index.files, only=places)
