@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 from flashreinforce_molt.data.alfworld_games import GAMES_FOLDER, TASK_TYPES
 from flashreinforce_molt.environments.alfworld.worker import Games
 

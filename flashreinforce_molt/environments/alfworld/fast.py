@@ -37,14 +37,17 @@ def remember_parses() -> None:
 
 
 def remember_games(games: int) -> None:
-    """Translate a game once: loading and resetting do it four times, twice of them for a planner that never runs."""
+    """Translate a game once: loading and resetting do it four times.
+
+    Two of those are for a planner, which gets the plain translation instead; it never runs here.
+    """
     import fast_downward
     from textworld.envs.pddl import logic
 
     translate = functools.lru_cache(games)(fast_downward.pddl2sas)
 
     def pddl2sas(domain: str, problem: str, verbose: bool = False, optimize: bool = False) -> Any:
-        return translate(domain, problem, verbose, optimize)
+        return translate(domain, problem)
 
     fast_downward.pddl2sas = pddl2sas
     logic.GameLogic = functools.lru_cache(games)(logic.GameLogic)
