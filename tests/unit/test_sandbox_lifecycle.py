@@ -116,6 +116,24 @@ def test_a_killed_supervisor_takes_its_snippet_along():
         until(lambda: forks_of(box.sandbox.server_pid) == [])
 
 
+def test_a_snippet_behind_landlock_cannot_arrange_to_outlive_its_supervisor():
+    isolation = Isolation("landlock", required=("landlock", "seccomp", "limits"))
+    try:
+        with running_box(isolation=isolation) as box:
+
+            async def play():
+                code = "import ctypes\nctypes.CDLL(None).prctl(1, 0, 0, 0, 0)\nwhile True: pass"
+                call = asyncio.create_task(box.sandbox.run(code))
+                await asyncio.sleep(0.3)
+                os.kill(min(forks_of(box.sandbox.server_pid)), signal.SIGKILL)
+                return await call
+
+            assert box.wait(play()).status == "sandbox_error"
+            until(lambda: forks_of(box.sandbox.server_pid) == [])
+    except SandboxUnavailable as missing:
+        pytest.skip(str(missing))
+
+
 def test_nothing_outlives_a_program_that_was_killed():
     program = (
         "import asyncio, sys\nfrom flashreinforce_molt.sandbox import PythonSandbox\n"

@@ -88,6 +88,8 @@ def test_arguments_are_checked(machine):
     assert verdict(machine, "ioctl", 0, 0x5412) == "ENOTTY"  # TIOCSTI types into a terminal
     assert verdict(machine, "prlimit64", 0) == ALLOW
     assert verdict(machine, "prlimit64", 4711) == "EPERM"
+    assert verdict(machine, "prctl", 15) == ALLOW
+    assert verdict(machine, "prctl", 1) == "EPERM"  # a snippet that outlives its supervisor
     assert verdict(machine, "fcntl", 3, 4) == ALLOW
     assert verdict(machine, "fcntl", 3, 8) == verdict(machine, "fcntl", 3, 1024) == "EPERM"
 

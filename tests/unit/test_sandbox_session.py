@@ -39,6 +39,14 @@ def test_an_error_leaves_the_state_and_belongs_to_its_snippet_alone(box):
     assert third.stdout == "b\n"
 
 
+def test_streams_that_a_snippet_closed_or_replaced_are_there_again(box):
+    closing = "import io, sys\nsys.stdout.close(); sys.stderr.close(); sys.stdout = io.StringIO()"
+    first, second, third = in_session(box, closing, "print('again')", "1 / 0")
+    assert first.ok
+    assert second.stdout == "again\n"
+    assert "ZeroDivisionError" in third.stderr
+
+
 def test_tracebacks_show_the_source_of_the_snippet_that_raised(box):
     _, second = in_session(box, "def f():\n    return 1", "f()\nraise ValueError('here')")
     assert "raise ValueError('here')" in second.stderr

@@ -71,6 +71,7 @@ class _Runner:
         os._exit(0)
 
     def _run(self, code: bytes) -> dict[str, Any]:
+        self._restore_streams()
         try:
             try:
                 value = _execute(code.decode("utf-8", "surrogatepass"), self._namespace)
@@ -92,6 +93,14 @@ class _Runner:
             return {
                 "status": _BY_ERRNO.get(error.errno or 0, "error") if isinstance(error, OSError) else "error"
             }
+
+    def _restore_streams(self) -> None:
+        """An earlier snippet may have closed or replaced them."""
+        if self._stdout.closed:
+            self._stdout = _text_stream(1)
+        if self._stderr.closed:
+            self._stderr = _text_stream(2)
+        sys.stdout, sys.stderr = self._stdout, self._stderr
 
     def _say(self, text: str) -> None:
         with contextlib.suppress(

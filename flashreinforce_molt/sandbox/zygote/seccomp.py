@@ -20,7 +20,7 @@ getpgrp getpgid getsid setsid setpgid sendfile sendto recvfrom sendmsg recvmsg s
 getsockopt setsockopt execve exit exit_group wait4 waitid uname flock fsync fdatasync getdents getdents64 getcwd chdir
 fchdir umask gettimeofday getrlimit setrlimit getrusage sysinfo times getuid getgid geteuid getegid getresuid getresgid
 getgroups capget rt_sigaction rt_sigprocmask rt_sigreturn rt_sigpending rt_sigtimedwait rt_sigsuspend sigaltstack
-statfs fstatfs arch_prctl prctl sched_yield sched_getaffinity sched_getparam sched_getscheduler
+statfs fstatfs arch_prctl sched_yield sched_getaffinity sched_getparam sched_getscheduler
 sched_get_priority_max sched_get_priority_min sched_rr_get_interval getpriority time futex futex_waitv set_tid_address
 set_robust_list rseq restart_syscall clock_gettime clock_getres epoll_create epoll_create1 epoll_ctl epoll_wait
 epoll_pwait epoll_pwait2 eventfd eventfd2 timerfd_create timerfd_settime timerfd_gettime timer_create timer_settime
@@ -42,6 +42,7 @@ _IOCTLS = (0x5401, 0x540F, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 
 _FCNTLS_REFUSED = (8, 10, 15, 1024, 1026)
 """F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_NOTIFY: signals to others, and holding up those who open a file."""
+_PR_SET_PDEATHSIG = 1
 _CLONE_THREAD = 0x00010000
 _CLONE_NAMESPACES = 0x7E020000
 _X32_BIT = 0x40000000
@@ -124,6 +125,7 @@ def _with_checked_arguments(own_pid: int | None) -> list[tuple[str, _Code]]:
         ("socketpair", _only(0, (socket.AF_UNIX,), refuse)),
         ("ioctl", _only(1, _IOCTLS, _fail(errno.ENOTTY))),
         ("prlimit64", _only(0, (0,), refuse)),
+        ("prctl", _unless(0, (_PR_SET_PDEATHSIG,), refuse)),  # or it would outlive its supervisor
     ]
     if own_pid is not None:
         checked += [("kill", _only(0, (own_pid,), refuse)), ("tgkill", _only(0, (own_pid,), refuse))]

@@ -12,7 +12,7 @@ from typing import Any
 
 from flashreinforce_molt.sandbox import wire
 from flashreinforce_molt.sandbox.zygote import cage
-from flashreinforce_molt.sandbox.zygote.watch import Tree
+from flashreinforce_molt.sandbox.zygote.watch import Tree, Usage
 
 _WATCH_SECONDS = 0.05
 _SETUP_SECONDS = 30.0
@@ -136,7 +136,7 @@ class _Supervisor:
         unsent = memoryview(message)
         deadline = time.monotonic() + timeout
         watch_at = time.monotonic() + _WATCH_SECONDS
-        cpu_before = self._tree.usage().cpu_seconds if header else 0.0
+        cpu_before = self._usage().cpu_seconds if header else 0.0
         while True:
             self._poll.modify(lines.control, select.POLLIN | (select.POLLOUT if unsent else 0))
             now = time.monotonic()
@@ -216,8 +216,14 @@ class _Supervisor:
         name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
         return _Outcome("crashed", f"the interpreter was ended by {name}", lost=True)
 
+    def _usage(self) -> Usage:
+        usage = self._tree.usage()
+        if not usage.processes:
+            raise RuntimeError("the watch over the snippet sees no process; is /proc mounted with hidepid?")
+        return usage
+
     def _passed_limit(self, header: dict[str, Any], cpu_before: float) -> _Outcome | None:
-        usage, limits = self._tree.usage(), self._limits
+        usage, limits = self._usage(), self._limits
         if usage.memory_bytes > limits["memory_bytes"]:
             return _Outcome("memory", f"used more than {limits['memory_bytes']} bytes in all", lost=True)
         if usage.cpu_seconds - cpu_before > header["cpu_seconds"]:
