@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import hashlib
 import inspect
-import json
 import math
 import numbers
 from collections.abc import Mapping
@@ -21,18 +19,21 @@ from molt.agents import Env, Result, StepEnvRunner
 from flashreinforce_molt.environments import Environment, Step, Task, make_suite
 from flashreinforce_molt.environments.base import Text
 from flashreinforce_molt.molt.agent_settings import AgentSettings
-from flashreinforce_molt.rollout.codec import decode_turn
-
-_MARK = "\u2063turn\u2063"
+from flashreinforce_molt.molt.task_rows import task_of
+from flashreinforce_molt.rollout import codec
 
 
 class EnvironmentRunner(StepEnvRunner):
     """One of our suites as Molt's `AgentRunner`."""
 
+    PRERENDER_PROMPT = False
+    """Rows reach us as messages (`--data.apply_chat_template`), because the environment poses the task."""
+
     def __init__(self, settings: AgentSettings | None = None) -> None:
         super().__init__(_Episode)
         self.settings = settings or AgentSettings.from_variable()
         self.suite = make_suite(self.settings.environment, dict(self.settings.options))
+        self._opening: asyncio.Task[None] | None = None
 
     async def execute(
         self,
@@ -46,6 +47,8 @@ class EnvironmentRunner(StepEnvRunner):
         tools: Any = None,
     ) -> Any:
         """One trajectory, by Molt's `StepEnvRunner.execute` with an episode of ours."""
+        await self._open()
+        task = task_of(prompt, label, tools)
         sampling = copy.deepcopy(sampling_params)
         limits = [limit for limit in (sampling.max_tokens, self.settings.max_new_tokens) if limit is not None]
         sampling.max_tokens = min(limits) if limits else None
@@ -53,7 +56,7 @@ class EnvironmentRunner(StepEnvRunner):
         call = copy.copy(self)
         call.env_cls = lambda: _Episode(
             self.suite.environment(),
-            task_of(prompt, label),
+            task,
             self.settings,
             hf_tokenizer,
             engine,
@@ -61,8 +64,23 @@ class EnvironmentRunner(StepEnvRunner):
             max_length,
         )
         return await StepEnvRunner.execute(
-            call, prompt, label, sampling, max_length, hf_tokenizer, engine, images=images, tools=tools
+            call,
+            last_words(prompt),
+            label,
+            sampling,
+            max_length,
+            hf_tokenizer,
+            engine,
+            images=images,
+            tools=tools,
         )
+
+    async def _open(self) -> None:
+        """What the episodes of this process share, once; it is given back when the process ends."""
+        if self._opening is None:
+            open_suite = getattr(self.suite, "open", None)
+            self._opening = asyncio.ensure_future(open_suite() if open_suite else asyncio.sleep(0))
+        await asyncio.shield(self._opening)
 
 
 class _Episode(Env):
@@ -88,7 +106,7 @@ class _Episode(Env):
         prompt = self.environment.reset(self.task)
         if inspect.isawaitable(prompt):
             prompt = await asyncio.wait_for(prompt, self.settings.step_timeout_s)
-        text = prompt_text(self.tokenizer, prompt)
+        text = first_text(self.tokenizer, prompt)
         tokens = len(self.tokenizer(text=text, add_special_tokens=False)["input_ids"])
         room = self.max_length - (self.sampling.max_tokens or 1)
         if tokens > room:  # Molt would cut its beginning off
@@ -99,7 +117,7 @@ class _Episode(Env):
 
     async def step(self, state: dict[str, Any], **_: Any) -> Result:
         turn, stop = self.engine.tokens, self.engine.stop_token
-        action = decode_turn(self.tokenizer, turn, frozenset() if stop is None else frozenset({stop}))
+        action = codec.decode_turn(self.tokenizer, turn, frozenset() if stop is None else frozenset({stop}))
         step = _checked(await asyncio.wait_for(self.environment.step(action), self.settings.step_timeout_s))
         self.turns += 1
         self.tokens += len(turn)
@@ -169,45 +187,26 @@ class _LastTurn:
         return getattr(self._engine, name)
 
 
-def task_of(prompt: Any, label: Any) -> Task:
-    """The task behind a row of Molt's data set.
-
-    A label written by `task_label` carries it whole. Any other label is the row's reference: its fields, or the
-    field `answer`, beside the prompt.
-    """
-    if isinstance(label, str):
-        try:
-            found = json.loads(label)
-        except json.JSONDecodeError:
-            found = None
-        if isinstance(found, dict) and found.keys() == {"prompt_id", "data"}:
-            return Task(found["prompt_id"], found["data"])
-    data = dict(label) if isinstance(label, Mapping) else {"answer": label}
-    text = prompt if isinstance(prompt, str) else json.dumps(prompt, sort_keys=True)
-    return Task(hashlib.sha256(text.encode()).hexdigest()[:16], {"prompt": prompt, **data})
-
-
-def task_label(task: Task) -> str:
-    """The label column of a row that poses `task`."""
-    return json.dumps({"prompt_id": task.prompt_id, "data": dict(task.data)})
-
-
-def prompt_text(tokenizer: Any, prompt: Text) -> str:
+def first_text(tokenizer: Any, prompt: Text) -> str:
     """What the model reads first: messages by its own chat template, plain text after its start token."""
     if isinstance(prompt, str):
         return (tokenizer.bos_token or "") + prompt
-    return str(tokenizer.apply_chat_template(prompt, tokenize=False, add_generation_prompt=True))
+    return codec.prompt_text(tokenizer, prompt)
+
+
+def last_words(prompt: Any) -> str:
+    """The last user turn of a row, by which Molt's evaluation finds the row's data set again."""
+    if isinstance(prompt, str):
+        return prompt
+    said = [message["content"] for message in prompt if message.get("role") == "user"]
+    return said[-1] if said and isinstance(said[-1], str) else str(prompt)
 
 
 def observation_text(tokenizer: Any, observation: Text, stop_token: int | None) -> str:
     """What stands between the model's turn, which `stop_token` ended, and its next one."""
     if isinstance(observation, str):
         return observation
-    opening = [{"role": "user", "content": "-"}, {"role": "assistant", "content": _MARK}]
-    text = tokenizer.apply_chat_template([*opening, *observation], tokenize=False, add_generation_prompt=True)
-    _, mark, tail = str(text).rpartition(_MARK)
-    if not mark:
-        raise ValueError("the chat template drops or rewrites the assistant's text; it cannot be continued")
+    tail = codec.observation_text(tokenizer, observation)
     return tail if stop_token is None else tail.removeprefix(tokenizer.decode([stop_token]))
 
 

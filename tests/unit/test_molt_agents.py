@@ -1,6 +1,7 @@
 """Our environments under Molt's own StepEnvRunner, with an engine that says what the test wants."""
 
 import asyncio
+import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,14 +19,9 @@ from transformers import AutoTokenizer
 
 from flashreinforce_molt.config import SettingError
 from flashreinforce_molt.environments import Step, Task
-from flashreinforce_molt.molt.agent_runner import (
-    EnvironmentRunner,
-    observation_text,
-    prompt_text,
-    task_label,
-    task_of,
-)
+from flashreinforce_molt.molt.agent_runner import EnvironmentRunner, first_text, last_words, observation_text
 from flashreinforce_molt.molt.agent_settings import VARIABLE, AgentSettings
+from flashreinforce_molt.molt.task_rows import task_label, task_of, write_task_rows
 from flashreinforce_molt.molt.version_stamps import Stamps, lag_metrics, stamp_trajectories, take_stamps
 from flashreinforce_molt.rollout.codec import encode_observation, encode_prompt
 
@@ -105,7 +101,7 @@ def test_the_model_reads_what_the_local_engine_would_show_it(tokenizer):
     )
     assert engine.prompts == [prompt, prompt + engine.prompts[1][len(prompt) : len(prompt) + 4] + observation]
     assert observation_text(tokenizer, "plain", None) == "plain"
-    assert prompt_text(tokenizer, "plain") == "plain"
+    assert first_text(tokenizer, "plain") == "plain"
 
 
 def test_rewards_and_labels_reach_molts_experience(tokenizer):
@@ -145,7 +141,10 @@ class Recording:
     """A suite whose episodes follow `script` and remember being closed."""
 
     def __init__(self, script):
-        self.script, self.closed = script, 0
+        self.script, self.opened, self.closed = script, 0, 0
+
+    async def open(self):
+        self.opened += 1
 
     def environment(self):
         return self
@@ -188,6 +187,31 @@ def test_an_environment_is_closed_once_on_every_path(tokenizer, script, error):
     assert suite.closed == 1
 
 
+def test_what_episodes_share_is_opened_once(tokenizer):
+    async def done():
+        return Step(None, 1.0, True, info={"failed": False})
+
+    async def twice(runner):
+        from vllm import SamplingParams
+
+        plays = [
+            runner.execute(
+                prompt=[{"role": "user", "content": "x"}],
+                label="4",
+                sampling_params=SamplingParams(max_tokens=4, logprobs=1),
+                max_length=96,
+                hf_tokenizer=tokenizer,
+                llm_engine=ScriptedEngine(tokenizer, "a"),
+            )
+            for _ in range(2)
+        ]
+        return await asyncio.gather(*plays)
+
+    suite = Recording(done)
+    assert [trajectory.reward for trajectory in asyncio.run(twice(runner_of(suite)))] == [1.0, 1.0]
+    assert (suite.opened, suite.closed) == (1, 2)
+
+
 def test_reasoning_gym_tasks_survive_the_way_through_a_file(tokenizer):
     from flashreinforce_molt.environments import make_suite
 
@@ -202,6 +226,94 @@ def test_reasoning_gym_tasks_survive_the_way_through_a_file(tokenizer):
     )
     assert trajectory.reward == 1.0
     assert trajectory.extra_logs["failed"] == 0.0
+
+
+def test_tasks_are_written_as_rows_that_molts_data_set_reads(tokenizer, tmp_path):
+    from molt.datasets.prompts_dataset import preprocess_data
+
+    tasks = [LetterTask()[position] for position in range(3)]
+    assert write_task_rows(tasks, tmp_path / "tasks.jsonl") == 3
+    rows = [json.loads(line) for line in (tmp_path / "tasks.jsonl").read_text().splitlines()]
+    prompt, label = preprocess_data(
+        rows[2], "prompt", "task", tokenizer.apply_chat_template, prerender=EnvironmentRunner.PRERENDER_PROMPT
+    )
+    assert last_words(prompt) == "letters-2"
+    assert task_of(prompt, label) == tasks[2]
+
+
+@pytest.fixture(scope="module")
+def byte_tokenizer():
+    """Every text has tokens; the template shows tools."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    plain = Tokenizer(models.BPE())
+    plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    plain.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    plain.train_from_iterator(
+        [], trainers.BpeTrainer(initial_alphabet=alphabet, special_tokens=["<end>"], show_progress=False)
+    )
+    template = (
+        "{% if tools %}tools: {{ tools | tojson }}{% endif %}"
+        "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}<end>{% endfor %}"
+        "{% if add_generation_prompt %}[assistant]{% endif %}"
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=plain, eos_token="<end>", chat_template=template)
+
+
+ROW = {
+    "prompt": [{"role": "user", "content": "2 + 2?"}],
+    "reward_model": {"ground_truth": "4", "style": "rule"},
+}
+"""A row as `flashreinforce-molt prepare` writes it and Molt's data set hands it on."""
+
+
+def play_row(runner, tokenizer, *turns):
+    from vllm import SamplingParams
+
+    async def played():
+        try:
+            return await runner.execute(
+                prompt=ROW["prompt"],
+                label=ROW["reward_model"],
+                sampling_params=SamplingParams(max_tokens=300, logprobs=1),
+                max_length=4000,
+                hf_tokenizer=tokenizer,
+                llm_engine=ScriptedEngine(tokenizer, *turns),
+            )
+        finally:
+            await runner.suite.close()
+
+    return asyncio.run(played())
+
+
+def test_a_prepared_mathematics_row_is_graded(byte_tokenizer):
+    pytest.importorskip("math_verify")
+    for answer, reward in (("So it is \\boxed{4}.", 1.0), ("\\boxed{5}", 0.0)):
+        trajectory = play_row(EnvironmentRunner(AgentSettings("math")), byte_tokenizer, answer)
+        assert trajectory.reward == reward
+        assert trajectory.extra_logs["failed"] == 1 - reward
+    assert byte_tokenizer.decode(trajectory.observation_tokens).startswith("[user]2 + 2?<end>[assistant]")
+    assert trajectory.prompt == "2 + 2?"
+
+
+def test_python_is_called_and_its_output_read(byte_tokenizer):
+    pytest.importorskip("math_verify")
+    from flashreinforce_molt.data.prompts import PYTHON_TOOL
+
+    argument = next(iter(PYTHON_TOOL["function"]["parameters"]["properties"]))
+    call = json.dumps({"name": PYTHON_TOOL["function"]["name"], "arguments": {argument: "print(40 + 2)"}})
+    turns = [f"<tool_call>\n{call}\n</tool_call>", "\\boxed{4}"]
+    trajectory = play_row(
+        EnvironmentRunner(AgentSettings("python_tool", max_turns=4)), byte_tokenizer, *turns
+    )
+    assert trajectory.reward == 1.0
+    assert len(trajectory.action_ranges) == 2
+    between = trajectory.observation_tokens[trajectory.action_ranges[0][1] : trajectory.action_ranges[1][0]]
+    assert "42" in byte_tokenizer.decode(between)
+    assert byte_tokenizer.decode(trajectory.observation_tokens).startswith("tools: ")
+    assert trajectory.extra_logs["env_tool_calls"] == 1.0
 
 
 def test_a_plain_label_becomes_the_reference_of_a_task():
