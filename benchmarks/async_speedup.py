@@ -131,6 +131,7 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=30, help="timed updates of each run")
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=1, help="repetitions; the median ratio is printed")
+    parser.add_argument("--sync-threads", type=int, default=1, help="torch threads of the synchronous run")
     options = parser.parse_args()
 
     import torch
@@ -142,7 +143,7 @@ def main() -> None:
     print(
         f"B={options.batch_size}, {options.updates} timed updates, {options.rounds} round(s); seconds per update\n"
     )
-    header = f"{'workload':28} {'sync 1 thr':>10} {'sync 2 thr':>10} {'async':>7} {'lag':>5}  {'vs 1':>5} {'vs 2':>5} {'bound':>6}"
+    header = f"{'workload':24} {'sync s':>7} {'async s':>7} {'lag':>5} {'ratio':>6} {'bound':>6}"
     rows = []
     for name, workload in (
         ("lognormal sigma 0.8", "{sigma: 0.8}"),
@@ -150,13 +151,10 @@ def main() -> None:
         ("sigma 0.8, 50 ms tools", "{sigma: 0.8, tools: true}"),
         ("sigma 1.3, 50 ms tools", "{sigma: 1.3, tools: true}"),
     ):
-        ratios = []
+        batch, threads = options.batch_size, f"engine.threads={options.sync_threads}"
+        columns = []
         for _ in range(options.rounds):
-            batch = options.batch_size
-            one = measure(options, workload, "engine.mode=sync", f"rollout.in_flight={batch}")
-            two = measure(
-                options, workload, "engine.mode=sync", f"rollout.in_flight={batch}", "engine.threads=2"
-            )
+            sync = measure(options, workload, "engine.mode=sync", f"rollout.in_flight={batch}", threads)
             free = measure(
                 options,
                 workload,
@@ -164,16 +162,11 @@ def main() -> None:
                 "rollout.queue_depth=2",
                 "rollout.max_policy_lag=null",
             )
-            bound = (one.idle + one.learn) / max(one.idle, one.learn)
-            ratios.append(
-                (one.step / free.step, two.step / free.step, bound, one.step, two.step, free.step, free.lag)
-            )
-        vs_one, vs_two, bound, sync_one, sync_two, asynchronous, lag = (
-            statistics.median(column) for column in zip(*ratios, strict=True)
-        )
-        rows.append(
-            f"{name:28} {sync_one:10.3f} {sync_two:10.3f} {asynchronous:7.3f} {lag:5.2f}  {vs_one:4.2f}x {vs_two:4.2f}x {bound:5.2f}x"
-        )
+            bound = sync.step / max(sync.idle, sync.learn)
+            columns.append((sync.step, free.step, free.lag, sync.step / free.step, bound))
+        step, free_step, lag, ratio, bound = (statistics.median(c) for c in zip(*columns, strict=True))
+        rows.append(f"{name:24} {step:7.3f} {free_step:7.3f} {lag:5.2f} {ratio:5.2f}x {bound:5.2f}x")
+        print(rows[-1], flush=True)
     print("\n".join(["", header, *rows]))
     print(
         "\nbound: (g+t)/max(g,t) of the synchronous run with one thread, the most that pure overlap could give"

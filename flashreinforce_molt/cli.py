@@ -99,6 +99,11 @@ def add_experiment_arguments(parser: argparse.ArgumentParser, *, fixed_recipe: s
     parser.add_argument(
         "--resume", action="store_true", help="go on from the newest checkpoint in the run directory"
     )
+    parser.add_argument(
+        "--accept-changes",
+        action="store_true",
+        help="resume although settings of the method differ from those the run began with",
+    )
 
 
 def add_review_arguments(parser: argparse.ArgumentParser) -> None:
@@ -138,7 +143,12 @@ def run_train(options: argparse.Namespace) -> int:
     prestart()
     from flashreinforce_molt.training import train
 
-    return train(experiment, options.output or f"runs/{experiment.recipe}", resume=options.resume)
+    return train(
+        experiment,
+        options.output or f"runs/{experiment.recipe}",
+        resume=options.resume,
+        accept_changes=options.accept_changes,
+    )
 
 
 def _list_recipes() -> int:

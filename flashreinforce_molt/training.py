@@ -23,6 +23,7 @@ from flashreinforce_molt.learners import make_learner
 from flashreinforce_molt.learners.torch_learner import UpdateResult
 from flashreinforce_molt.learners.warm_start import warm_start
 from flashreinforce_molt.models import Policy, build_policy, load_policy
+from flashreinforce_molt.resuming import validate_same_method
 from flashreinforce_molt.rollout.ledger import Ledger
 from flashreinforce_molt.rollout.plan import bounds_of, is_lockstep, worker_plans
 from flashreinforce_molt.rollout.pool import RolloutPool, WaitInterrupted
@@ -46,7 +47,12 @@ INTERRUPTED = 130
 
 
 def train(
-    experiment: Experiment, output: str | Path, *, resume: bool = False, command: Sequence[str] | None = None
+    experiment: Experiment,
+    output: str | Path,
+    *,
+    resume: bool = False,
+    accept_changes: bool = False,
+    command: Sequence[str] | None = None,
 ) -> int:
     """Run an experiment on the local or Megatron engine and return the exit code, 0 or 130.
 
@@ -60,6 +66,8 @@ def train(
     suite.training_tasks(config.seed)  # a mistake in the data shows before anything is written
     held_out = suite.evaluation_tasks(config.evaluation.size) if config.evaluation.size else []
     run_dir = create_run_directory(output, resume=resume)
+    if resume and not accept_changes:
+        validate_same_method(run_dir, experiment)
     with ExitStack() as stack:
         view = stack.enter_context(
             LiveView(

@@ -176,3 +176,14 @@ def test_an_unknown_environment_or_option_is_refused_before_anything_is_written(
 def test_a_suite_names_the_options_it_needs(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="reasoning_gym needs dataset"):
         run(tmp_path / "run", "environment.options={chat: true}")
+
+
+def test_a_resume_with_another_method_is_refused_by_name(tmp_path: Path) -> None:
+    run(tmp_path / "run", *DETERMINISTIC)
+    with pytest.raises(SettingError, match=r"optim.lr=0.02 \(from --set\): this run began with 0.01"):
+        run(tmp_path / "run", "optim.lr=0.02", *DETERMINISTIC, resume=True)
+    assert len(metrics_of(tmp_path / "run")) == 6
+    assert (
+        run(tmp_path / "run", "checkpoint.keep=1", "telemetry.tensorboard=false", *DETERMINISTIC, resume=True)
+        == 0
+    )
