@@ -121,6 +121,33 @@ def test_every_walkthrough_wins_in_words_and_only_at_its_end(suite, games) -> No
     asyncio.run(play())
 
 
+def test_a_demonstration_is_a_real_game(games, monkeypatch) -> None:
+    monkeypatch.setenv("ALFWORLD_DATA", str(games))
+    suite = make_suite("alfworld", {"format": "codes", "wander": 0.5})
+    order, rng = suite.training_tasks(0), random.Random(0)
+
+    async def play(task, demonstration) -> bool:
+        episode = suite.environment()
+        assert await episode.reset(task) == demonstration.prompt
+        for action, observation in demonstration.turns:
+            assert (await episode.step(action)).observation == observation
+        last = await episode.step(demonstration.answer)
+        await episode.close()
+        return last.info["won"]
+
+    async def play_all(correct: bool) -> list[bool]:
+        shown = [(order[i], demonstrations[correct][i]) for i in range(6)]
+        return [await play(task, demonstration) for task, demonstration in shown]
+
+    demonstrations = {
+        correct: [suite.demonstration(order[i], rng, correct) for i in range(6)] for correct in (True, False)
+    }
+    assert suite.pool.pids() == []  # recorded by workers that are gone
+    assert all(asyncio.run(play_all(True)))
+    assert not all(asyncio.run(play_all(False)))
+    asyncio.run(suite.close())
+
+
 @pytest.mark.parametrize("split", ["train", "valid_seen", "valid_unseen"])
 def test_the_games_of_a_split_are_those_of_alfworlds_own_filter(games, tmp_path, split, monkeypatch) -> None:
     from alfworld.agents.environment.alfred_tw_env import AlfredTWEnv

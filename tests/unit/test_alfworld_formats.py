@@ -50,8 +50,7 @@ def said(text) -> str:
 
 
 def test_the_first_message_has_the_task_and_every_place() -> None:
-    text = said(Words(50).opening(START))
-    assert "have 50 turns" in text
+    text = said(Words().opening(START))
     assert "Welcome" not in text
     assert "Your task is to: heat some apple and put it in fridge." in text
     assert (
@@ -60,7 +59,7 @@ def test_the_first_message_has_the_task_and_every_place() -> None:
 
 
 def test_places_are_listed_again_only_when_they_are_others() -> None:
-    words = Words(50)
+    words = Words()
     words.opening(START)
     text = said(words.following(AT_FRIDGE))
     assert text.startswith("You arrive at fridge 1. The fridge 1 is closed.\n\nAdmissible actions: ")
@@ -84,14 +83,14 @@ def test_places_are_listed_again_only_when_they_are_others() -> None:
     ],
 )
 def test_a_reply_means_the_admissible_action_in_its_last_tag(reply, command) -> None:
-    words = Words(50)
+    words = Words()
     words.opening(START)
     words.following(AT_FRIDGE)
     assert words.command(reply) == command
 
 
 def test_an_invalid_reply_is_told_what_is_wrong_and_what_is_admissible() -> None:
-    words = Words(50)
+    words = Words()
     words.opening(START)
     words.following(AT_FRIDGE)
     text = said(words.invalid("<action>open door</action>"))
@@ -226,7 +225,7 @@ def test_an_episode_labels_every_step_and_pays_for_the_end_alone(tmp_path) -> No
 
     async def play() -> None:
         with GamePool(workers=1, module="alfworld_stand_in") as pool:
-            episode = AlfWorldEpisode(tmp_path, pool, Words(3))
+            episode = AlfWorldEpisode(tmp_path, pool, Words())
             await episode.reset(Task("x", {"gold": "file"}))
             wrong = await episode.step("dance")
             assert wrong.observation is not None
@@ -247,7 +246,7 @@ def test_a_game_that_cannot_be_played_loses_the_episode_by_name(tmp_path) -> Non
 
     async def play() -> None:
         with GamePool(workers=1, module="alfworld_stand_in") as pool:
-            episode = AlfWorldEpisode(tmp_path, pool, Words(3))
+            episode = AlfWorldEpisode(tmp_path, pool, Words())
             try:
                 await episode.reset(Task("x", {"gold": "missing"}))
             finally:

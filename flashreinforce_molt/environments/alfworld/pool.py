@@ -74,7 +74,7 @@ class GamePool:
         *,
         workers: int = 2,
         timeout: float = 60.0,
-        kept_games: int = 64,
+        kept_games: int = 16,
         stock: bool = False,
         module: str = WORKER,
     ) -> None:

@@ -26,10 +26,10 @@ class AlfWorld:
     """Suite over game files.
 
     Options: `path` and `evaluation_path` (splits, or files of `prepare`), `max_rows` (only so many training games),
-    `data` (the games' folder; ALFWORLD_DATA without),
-    `format` ("words": chat; "codes": two characters for an action), `turns` (what the prompt in words promises; the
-    engine's limit is `environment.max_turns`), `workers` (processes that play the games), `timeout_s` (for one
-    action or one reset in a worker), `wander` (chance of a detour at every step of a demonstration).
+    `data` (the games' folder; ALFWORLD_DATA without), `format` ("words": chat; "codes": two characters for an
+    action), `workers` (processes that play the games), `kept_games` (how many each of them keeps translated, 2 to
+    8 MB for one), `timeout_s` (for one action or one reset in a worker), `wander` (chance of a detour at every step
+    of a demonstration). The limit of turns is the engine's, `environment.max_turns`.
     """
 
     def __init__(
@@ -39,16 +39,17 @@ class AlfWorld:
         max_rows: int | None = None,
         data: str | None = None,
         format: str = "words",
-        turns: int = 50,
         workers: int = 2,
+        kept_games: int = 16,
         timeout_s: float = 60.0,
         wander: float = 0.3,
     ) -> None:
         if format not in FORMATS:
             raise SettingError(f"environment.options.format={format!r}; known: {', '.join(FORMATS)}")
-        if workers < 1 or timeout_s <= 0:
+        if workers < 1 or kept_games < 1 or timeout_s <= 0:
             raise SettingError(
-                f"environment.options: workers={workers} and timeout_s={timeout_s} must be positive"
+                f"environment.options: workers={workers}, kept_games={kept_games} and timeout_s={timeout_s} must "
+                "be positive"
             )
         if not importlib.util.find_spec("alfworld"):
             raise SettingError(
@@ -59,8 +60,8 @@ class AlfWorld:
         self.evaluation_path = (
             [evaluation_path] if isinstance(evaluation_path, str) else list(evaluation_path)
         )
-        self.format, self.turns, self.wander = format, turns, wander
-        self.pool = GamePool(workers=workers, timeout=timeout_s)
+        self.format, self.wander = format, wander
+        self.pool = GamePool(workers=workers, timeout=timeout_s, kept_games=kept_games)
         self._recordings: dict[str, list[Recording]] | None = None
 
     def training_tasks(self, seed: int) -> TrainingOrder:
@@ -79,7 +80,7 @@ class AlfWorld:
         return tasks[:size]
 
     def environment(self) -> AlfWorldEpisode:
-        return AlfWorldEpisode(self.root, self.pool, Words(self.turns) if self.format == "words" else Codes())
+        return AlfWorldEpisode(self.root, self.pool, Words() if self.format == "words" else Codes())
 
     async def close(self) -> None:
         """End the worker processes. They start on first use."""

@@ -8,7 +8,7 @@ from flashreinforce_molt.environments.alfworld.pool import Scene
 from flashreinforce_molt.environments.base import Text
 
 INSTRUCTION = """\
-You act in a household, one action per turn, and have {turns} turns to complete the task.
+You act in a household, one action per turn.
 {intro}
 
 {admissible}
@@ -26,8 +26,7 @@ _UNLISTED = ("help",)
 class Words:
     """What one episode says and understands."""
 
-    def __init__(self, turns: int) -> None:
-        self.turns = turns
+    def __init__(self) -> None:
         self._places: frozenset[str] = frozenset()
         self._scene: Scene | None = None
 
@@ -37,7 +36,6 @@ class Words:
         self._places = _places(scene)
         return _message(
             INSTRUCTION.format(
-                turns=self.turns,
                 intro=_HEADER.sub("", scene.text).strip(),
                 admissible=self._admissible(list_places=True),
             )
