@@ -254,6 +254,10 @@ ATTACKS = (
         _each("(os.chmod(x, 0o777), os.utime(x, (0, 0)))", "('@CANARY@', os.__file__)"),
     ),
     Attack(
+        "changes the mode or times of a device",
+        _each("(os.chmod(x, 0o666), os.utime(x))", "('/dev/null', '/dev/zero', '/dev/urandom')"),
+    ),
+    Attack(
         "plants links to the outside in its directory",
         "import os\nos.symlink('@CANARY@', 'a'); os.symlink('@CANARY_DIR@', 'd'); os.mkdir('x'); os.chmod('x', 0)\n"
         "try: os.link('@CANARY@', 'h'); print('ESCAPED')\nexcept OSError: pass\n"

@@ -76,9 +76,10 @@ class Isolation:
         if clash := sorted(other.intersection(self.layers)):
             raise ValueError(f"Isolation.backend={self.backend!r} does not offer the layer {clash[0]!r}")
         for path in self.readable:
-            if not path.startswith("/") or path.strip("/") == "":
+            if not path.startswith("/") or path.strip("/").partition("/")[0] in ("", "proc", "sys", "dev"):
                 raise ValueError(
-                    f"Isolation.readable holds {path!r}; it takes absolute paths, never the whole root"
+                    f"Isolation.readable holds {path!r}; it takes absolute paths, "
+                    "never the whole root, /proc, /sys or /dev"
                 )
 
     @property

@@ -25,6 +25,7 @@ def test_every_backend_requires_its_own_wall_seccomp_and_limits():
         ),
         ({"readable": ("data",)}, "it takes absolute paths"),
         ({"readable": ("/",)}, "never the whole root"),
+        ({"readable": ("/proc/1",)}, "never the whole root, /proc"),
     ],
 )
 def test_an_isolation_that_makes_no_sense_is_refused_by_name(options, said):

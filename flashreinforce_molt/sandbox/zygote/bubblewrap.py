@@ -55,6 +55,7 @@ def main() -> None:
         layers=[layer for layer in settings["layers"] if layer == "seccomp"],
         readable=(),
         own_processes=True,
+        owns_files="uid" not in settings["layers"],  # then root's id outside owns the devices
         virtual_bytes=_VIRTUAL_BYTES,
     )
     os.setpgid(0, 0)

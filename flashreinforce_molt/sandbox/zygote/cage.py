@@ -77,6 +77,7 @@ def confinement(host: Host) -> Confinement:
         layers=[layer for layer in host.layers if layer in ("seccomp", "landlock")],
         readable=host.readable,
         own_processes=host.backend != "landlock",
+        owns_files=host.backend == "landlock",
         virtual_bytes=host.memory.virtual,
     )
 

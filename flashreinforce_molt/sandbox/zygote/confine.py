@@ -22,6 +22,8 @@ class Confinement:
     readable: Sequence[str]
     own_processes: bool
     """Alone in a process namespace, hence free to fork and to signal."""
+    owns_files: bool
+    """Its user may own files of the host that it can see."""
     virtual_bytes: int
     """Address space that the interpreter has before the snippet."""
 
@@ -34,7 +36,7 @@ class Confinement:
         if "landlock" in self.layers:
             landlock.restrict(self.readable, [self.work] if self.work else [])
         if "seccomp" in self.layers:
-            seccomp.install(None if self.own_processes else os.getpid())
+            seccomp.install(None if self.own_processes else os.getpid(), owns_files=self.owns_files)
 
     def environment(self) -> dict[str, str]:
         home = self.work or "/nonexistent"

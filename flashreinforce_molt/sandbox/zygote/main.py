@@ -168,7 +168,7 @@ def _try_seccomp() -> None:
     if not seccomp.supported():
         raise OSError("the system call numbers of this architecture are not known")
     linux.no_new_privileges()
-    seccomp.install(None)
+    seccomp.install(None, owns_files=False)
 
 
 def _why_not_in_child(attempt: Callable[[], None]) -> str | None:

@@ -113,6 +113,7 @@ def _enter_private_root(readable: Iterable[str]) -> tuple[tuple[str, str], ...]:
         linux.make_read_only(_ROOT + target)
     for path in DEVICES:
         _bind(path, _ROOT + path)
+        linux.make_read_only(_ROOT + path, devices=True)
     for directory in (WORK, "/old"):
         os.mkdir(_ROOT + directory)
     os.symlink(WORK, _ROOT + "/dev/shm")

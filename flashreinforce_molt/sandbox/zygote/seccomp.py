@@ -30,12 +30,15 @@ flistxattr ftruncate rename renameat renameat2 mkdir mkdirat rmdir creat link li
 mknod mknodat fallocate sync_file_range
 """
 
-_INSIDE_NAMESPACES = """
-fork vfork kill tkill tgkill rt_sigqueueinfo rt_tgsigqueueinfo truncate chmod fchmod fchmodat fchmodat2 chown fchown
-lchown fchownat utime utimes utimensat futimesat setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr
+_WITH_OWN_PROCESSES = "fork vfork kill tkill tgkill rt_sigqueueinfo rt_tgsigqueueinfo"
+"""Harmless only in a process namespace: Landlock governs no signals before Linux 6.12."""
+
+_ON_OWN_FILES = """
+truncate chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes utimensat futimesat setxattr
+lsetxattr fsetxattr removexattr lremovexattr fremovexattr
 """
-"""Harmless only where the other processes and the user's files are out of sight: Landlock governs neither signals
-(before Linux 6.12) nor the owner, mode and times of a file."""
+"""Harmless only for who owns no file of the host within sight: Landlock does not govern mode, owner and times, and
+bubblewrap shows devices that belong to root."""
 
 _IOCTLS = (0x5401, 0x540F, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 """TCGETS, TIOCGPGRP, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX."""
@@ -67,23 +70,27 @@ def supported() -> bool:
     return platform.machine() in NUMBERS
 
 
-def install(own_pid: int | None) -> None:
-    """Filter this process for good. Without a process namespace give its own id: then it may signal only itself,
-    start threads but no processes, and touch no file's owner, mode or times."""
-    linux.install_filter(_compiled(own_pid))
+def install(own_pid: int | None, *, owns_files: bool) -> None:
+    """Filter this process for good.
+
+    Without a process namespace give its own id: then it may signal only itself and start threads but no processes.
+    Where files of the host within its sight belong to its user (`owns_files`), it may not change a mode, owner or time.
+    """
+    linux.install_filter(_compiled(own_pid, owns_files))
 
 
-@functools.lru_cache(maxsize=1)
-def _compiled(own_pid: int | None) -> bytes:
-    return b"".join(struct.pack("HBBI", *step) for step in program(platform.machine(), own_pid))
+@functools.lru_cache(maxsize=2)
+def _compiled(own_pid: int | None, owns_files: bool) -> bytes:
+    steps = program(platform.machine(), own_pid, owns_files=owns_files)
+    return b"".join(struct.pack("HBBI", *step) for step in steps)
 
 
 def warm_up() -> None:
     """Compile the filter that is the same for every call."""
-    _compiled(None)
+    _compiled(None, False)
 
 
-def program(machine: str, own_pid: int | None) -> _Code:
+def program(machine: str, own_pid: int | None, *, owns_files: bool) -> _Code:
     """The filter as cBPF instructions."""
     numbers = NUMBERS[machine]
     code: _Code = [
@@ -96,7 +103,9 @@ def program(machine: str, own_pid: int | None) -> _Code:
     ]
     for name, body in _with_checked_arguments(own_pid):
         code += [(_JUMP_EQUAL, 0, len(body), numbers[name]), *body]
-    allowed = _ALWAYS.split() + (_INSIDE_NAMESPACES.split() if own_pid is None else [])
+    allowed = _ALWAYS.split()
+    allowed += _WITH_OWN_PROCESSES.split() if own_pid is None else []
+    allowed += _ON_OWN_FILES.split() if not owns_files else []
     code += _ranges([numbers[name] for name in allowed if name in numbers], _return(_ALLOW))
     # The calls that programs know as forbidden are refused by permission; libraries probe for new ones by ENOSYS.
     code += _ranges(set(numbers.values()), _fail(errno.EPERM))
