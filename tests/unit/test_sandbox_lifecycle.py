@@ -16,11 +16,24 @@ from flashreinforce_molt.sandbox.selfcheck import CHECK, verify
 from flashreinforce_molt.sandbox.server import Hello, Server
 
 
-def until(condition, seconds=5.0):
+def until(condition, seconds=20.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+async def processes(box, count):
+    """Wait until this many processes of calls live."""
+    deadline = time.monotonic() + 20
+    while len(forks_of(box.sandbox.server_pid)) < count:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+
+
+def waits_behind_its_filter(pid):
+    status = Path(f"/proc/{pid}/status").read_text()
+    return "Seccomp:\t2" in status and "State:\tS" in status
 
 
 def test_cancelling_ends_every_process_of_the_call_before_it_returns():
@@ -29,7 +42,7 @@ def test_cancelling_ends_every_process_of_the_call_before_it_returns():
         async def play():
             code = "import os\nif os.fork() == 0: os.setsid()\nos.fork()\nwhile True: pass"
             call = asyncio.create_task(box.sandbox.run(code))
-            await asyncio.sleep(0.3)
+            await processes(box, 6)
             during = len(forks_of(box.sandbox.server_pid))
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -61,7 +74,7 @@ def test_closing_ends_running_and_waiting_calls_as_cancelled():
         async def play():
             line = command_line(box.sandbox.server_pid)
             calls = [asyncio.create_task(box.sandbox.run("while True: pass")) for _ in range(3)]
-            await asyncio.sleep(0.2)
+            await processes(box, 3)
             await box.sandbox.close()
             return line, await asyncio.gather(*calls)
 
@@ -86,7 +99,7 @@ def test_a_killed_server_comes_back_and_calls_in_flight_fail_by_name():
             calls = [asyncio.create_task(box.sandbox.run("import time; time.sleep(20)")) for _ in range(3)]
             async with box.sandbox.session() as session:
                 await session.run("x = 1")
-                await asyncio.sleep(0.3)
+                await processes(box, 12)
                 os.kill(server, signal.SIGKILL)
                 failed = await asyncio.gather(*calls)
                 lost = await session.run("x")
@@ -107,7 +120,7 @@ def test_a_killed_supervisor_takes_its_snippet_along():
 
         async def play():
             call = asyncio.create_task(box.sandbox.run("import time; time.sleep(20)"))
-            await asyncio.sleep(0.3)
+            await processes(box, 3)
             supervisor = min(forks_of(box.sandbox.server_pid))
             os.kill(supervisor, signal.SIGKILL)
             return await call
@@ -124,7 +137,7 @@ def test_a_snippet_behind_landlock_cannot_arrange_to_outlive_its_supervisor():
             async def play():
                 code = "import ctypes\nctypes.CDLL(None).prctl(1, 0, 0, 0, 0)\nwhile True: pass"
                 call = asyncio.create_task(box.sandbox.run(code))
-                await asyncio.sleep(0.3)
+                await processes(box, 2)
                 os.kill(min(forks_of(box.sandbox.server_pid)), signal.SIGKILL)
                 return await call
 
@@ -304,8 +317,9 @@ def test_a_spare_that_died_is_passed_over_and_one_whose_snippet_process_died_say
         until(lambda: forks_of(box.sandbox.server_pid) == [])
         assert box.run("1").value == "1"
         until(lambda: len(forks_of(box.sandbox.server_pid)) == 3)
-        time.sleep(0.1)
-        os.kill(max(forks_of(box.sandbox.server_pid)), signal.SIGKILL)
+        snippet = max(forks_of(box.sandbox.server_pid))
+        until(lambda: waits_behind_its_filter(snippet))
+        os.kill(snippet, signal.SIGKILL)
         until(lambda: len(forks_of(box.sandbox.server_pid)) == 1)
         failed = box.run("1")
         assert failed.status == "sandbox_error"
