@@ -15,6 +15,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
@@ -212,7 +213,7 @@ class RolloutPool:
         except (EOFError, OSError):
             raise RolloutError(_obituary(worker)) from None
         if isinstance(item, WorkerFailure):
-            raise RolloutError(f"rollout worker {item.name} failed:\n{item.detail}")
+            raise RolloutError(_last_words(item))
         worker.assigned.discard(item.trajectory_id)
         with self._changed:
             if isinstance(item, Dropped):
@@ -282,8 +283,16 @@ class RolloutPool:
             return self.position - 1
 
 
+def _last_words(failure: WorkerFailure) -> str:
+    return f"rollout worker {failure.name} failed:\n{failure.detail}"
+
+
 def _obituary(worker: _Worker) -> str:
-    """Which worker died, how, and what it held."""
+    """Which worker died, how, and what it held; its own words where it left some."""
+    with suppress(OSError, EOFError):
+        while worker.connection.poll():
+            if isinstance(item := worker.connection.recv(), WorkerFailure):
+                return _last_words(item)
     worker.process.join(timeout=2)
     code = worker.process.exitcode
     cause = (
