@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections import Counter
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -22,15 +23,18 @@ from flashreinforce_molt.molt.version_stamps import lag_metrics, open_board, tak
 
 
 def extend(rl_trainer: ModuleType) -> None:
-    """Wrap `molt.trainer.rl_trainer`: `balance_experiences` and four methods of `BaseRLTrainer`."""
+    """Wrap `balance_experiences` of `molt.trainer.rl_trainer` and what `BaseRLTrainer` does around a batch.
+
+    Ray copies inherited methods into the actor class when Molt decorates it, before anybody can wrap them. So only
+    what that class reaches by `super()` is wrapped on `BaseRLTrainer`; the others are wrapped on the instance.
+    """
     base = rl_trainer.BaseRLTrainer
     expect_parameters(rl_trainer.balance_experiences, "experiences", "args")
     expect_parameters(base.__init__, "self", "strategy")
     expect_parameters(base.train_step, "self", "rollout_samples", "global_step")
     expect_parameters(base.broadcast_to_vllm, "self")
     expect_parameters(base.save_logs_and_checkpoints, "self", "global_step", "logs_dict")
-    balance, init, train_step = rl_trainer.balance_experiences, base.__init__, base.train_step
-    broadcast, save_logs = base.broadcast_to_vllm, base.save_logs_and_checkpoints
+    balance, init, broadcast = rl_trainer.balance_experiences, base.__init__, base.broadcast_to_vllm
 
     @functools.wraps(balance)
     def balance_whole(experiences: list[Any], args: Any) -> list[Any]:
@@ -39,32 +43,53 @@ def extend(rl_trainer: ModuleType) -> None:
     @functools.wraps(init)
     def build(self: Any, *args: Any, **kwargs: Any) -> None:
         init(self, *args, **kwargs)
-        self.flash_board, self.flash_version = open_board(), 0
-        self.flash_metrics = RunMetrics.from_variable()
-
-    @functools.wraps(train_step)
-    def train(self: Any, rollout_samples: list[Any], global_step: int) -> tuple[dict[str, Any], int]:
-        lag = measure_lag(rollout_samples, self.flash_version)
-        status, step = train_step(self, rollout_samples, global_step)
-        return {**status, **lag}, step
+        self.flash_observer = Observer()
+        self.train_step = self.flash_observer.around_step(self.train_step)
+        self.save_logs_and_checkpoints = self.flash_observer.around_logs(self.save_logs_and_checkpoints)
 
     @functools.wraps(broadcast)
     def publish(self: Any) -> None:
-        import ray
-
         broadcast(self)
-        self.flash_version += 1
-        ray.get(self.flash_board.publish.remote(self.flash_version))
-
-    @functools.wraps(save_logs)
-    def save(self: Any, global_step: int, logs_dict: Any = None, client_states: Any = None) -> None:
-        if self.flash_metrics is not None:
-            self.flash_metrics.append(global_step, logs_dict or {})
-        save_logs(self, global_step, logs_dict, client_states)
+        self.flash_observer.weights_published()
 
     vars(rl_trainer)["balance_experiences"] = balance_whole
-    base.__init__, base.train_step = build, train
-    base.broadcast_to_vllm, base.save_logs_and_checkpoints = publish, save
+    base.__init__, base.broadcast_to_vllm = build, publish
+
+
+class Observer:
+    """Counts the versions of the policy in Molt's controller, measures the lag of every batch, writes our metrics."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        """Publications of weights so far."""
+        self._board = open_board()
+        self._metrics = RunMetrics.from_variable()
+
+    def weights_published(self) -> None:
+        import ray
+
+        self.version += 1
+        ray.get(self._board.publish.remote(self.version))
+
+    def around_step(self, train_step: Callable[..., Any]) -> Callable[..., Any]:
+        """`train_step` that reports the policy lag of its batch too."""
+
+        def observed(rollout_samples: list[Any], global_step: int) -> tuple[dict[str, Any], int]:
+            lag = measure_lag(rollout_samples, self.version)
+            status, step = train_step(rollout_samples, global_step)
+            return {**status, **lag}, step
+
+        return observed
+
+    def around_logs(self, save_logs: Callable[..., Any]) -> Callable[..., Any]:
+        """`save_logs_and_checkpoints` that writes a line of `metrics.jsonl` before the checkpoint."""
+
+        def observed(global_step: int, logs_dict: Any = None, client_states: Any = None) -> None:
+            if self._metrics is not None:
+                self._metrics.append(global_step, logs_dict or {})
+            save_logs(global_step, logs_dict, client_states)
+
+        return observed
 
 
 def fill_microbatches(experiences: list[Any], args: Any) -> list[Any]:

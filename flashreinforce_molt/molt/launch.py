@@ -122,11 +122,12 @@ def cluster(environment: Mapping[str, str], **options: Any) -> Iterator[None]:
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(
             runtime_env={"env_vars": dict(environment), "worker_process_setup_hook": WORKER_HOOK}, **options
         )
+        signal.signal(signal.SIGTERM, interrupt)  # Ray has set its own, which exits with 1
         probe_nodes()
         yield
     finally:
