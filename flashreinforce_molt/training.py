@@ -24,6 +24,7 @@ from flashreinforce_molt.learners.torch_learner import UpdateResult
 from flashreinforce_molt.learners.warm_start import warm_start
 from flashreinforce_molt.models import Policy, build_policy, load_policy
 from flashreinforce_molt.resuming import validate_same_method
+from flashreinforce_molt.rollout.episodes import ENDINGS
 from flashreinforce_molt.rollout.ledger import Ledger
 from flashreinforce_molt.rollout.plan import bounds_of, is_lockstep, worker_plans
 from flashreinforce_molt.rollout.pool import RolloutPool, WaitInterrupted
@@ -165,6 +166,7 @@ class Run:
             "update": version + 1,
             **update_metrics(result),
             **batch_metrics(batch, version),
+            **(ending_metrics(batch) if config.environment.max_turns > 1 else {}),
             "trajectories_total": self.pool.ledger.trained_total,
             "dropped_total": self.pool.ledger.dropped_total,
             **{f"dropped_{reason}": count for reason, count in self.pool.ledger.dropped.items()},
@@ -300,6 +302,12 @@ def batch_metrics(batch: TrajectoryBatch, learner_version: int) -> dict[str, flo
         "truncated_fraction": statistics.fmean(trajectory.finish_reason != "stop" for trajectory in batch),
         **_environment_metrics(batch.trajectories),
     }
+
+
+def ending_metrics(batch: TrajectoryBatch) -> dict[str, float]:
+    """Shares of the batch by what cut them short; `truncated_fraction` is their sum."""
+    reasons = [trajectory.finish_reason for trajectory in batch]
+    return {f"ended_by_{ending}": reasons.count(ending) / len(reasons) for ending in ENDINGS}
 
 
 def _environment_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:

@@ -190,7 +190,7 @@ def validate_batch(experiment: Experiment) -> list[Check]:
     return report.checks(f"one optimizer step on {train.batch_size} fresh trajectories")
 
 
-ENVIRONMENTS = ("alfworld", "math", "python_tool", "reasoning_gym")
+ENVIRONMENTS = ("alfworld", "math", "python_tool", "reasoning_gym", "tool_demo")
 """Environments of this package, as `environment.name` calls them; a test holds them against the registry."""
 
 

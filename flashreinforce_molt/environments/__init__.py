@@ -25,6 +25,7 @@ SUITES = {
     "math": "flashreinforce_molt.environments.math:Math",
     "python_tool": "flashreinforce_molt.environments.python_tool:PythonTool",
     "reasoning_gym": "flashreinforce_molt.environments.reasoning_gym:ReasoningGym",
+    "tool_demo": "flashreinforce_molt.environments.tool_demo:ToolDemo",
 }
 """Name of an environment -> module and class of its suite. `environment.name` also takes such a path itself."""
 

@@ -22,6 +22,9 @@ from flashreinforce_molt.rollout.generator import Generation, SlotGenerator
 from flashreinforce_molt.rollout.sampling import uniforms
 from flashreinforce_molt.trajectory import Trajectory
 
+ENDINGS = ("length", "context_limit", "turn_limit", "environment")
+"""How a trajectory ends that does not end by itself: at a limit of the engine, or cut by its environment."""
+
 
 @dataclass(frozen=True)
 class Limits:
