@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import sys
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ from flashreinforce_molt.sandbox.config import Isolation, Limits
 from flashreinforce_molt.sandbox.connection import Connection, ConnectionLost, NoAnswer
 from flashreinforce_molt.sandbox.result import Result
 from flashreinforce_molt.sandbox.selfcheck import CHECK, verify
-from flashreinforce_molt.sandbox.server import Server, ServerGone, default_python
+from flashreinforce_molt.sandbox.server import Server, ServerGone
 from flashreinforce_molt.sandbox.session import Session
 
 
@@ -49,7 +50,7 @@ class PythonSandbox:
         self.preloaded: tuple[str, ...] = ()
         self.restarts = 0
         """Times that the server died and was started again."""
-        self._preload, self._python = tuple(preload), python or default_python()
+        self._preload, self._python = tuple(preload), python or sys.executable
         at_once = concurrency or len(os.sched_getaffinity(0))
         self._slots = asyncio.Semaphore(at_once)
         self._spare_count = at_once if spares is None else spares
@@ -140,6 +141,8 @@ class PythonSandbox:
                     self.restarts += 1
                 self._drop_spares()
                 await self._start_server()
+        if self._closed:
+            raise ServerGone("the sandbox was closed meanwhile")
         while self._spares:
             spare = self._spares.popleft()
             if spare.waiting:

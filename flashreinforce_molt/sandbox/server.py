@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import array
 import asyncio
+import contextlib
 import json
 import os
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -103,16 +103,16 @@ class Server:
 
     async def stop(self) -> None:
         """End the server and every call with it."""
-        if self._control is not None:
-            self._control.close()
-            self._control = None
-        if self._process is None:
+        if self._process is None or self._control is None:
             return
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)  # also wakes who waits for its first word
         deadline = asyncio.get_running_loop().time() + _STOP_SECONDS
         while self._process.poll() is None:
             if asyncio.get_running_loop().time() > deadline:
                 self._process.kill()
             await asyncio.sleep(0.005)
+        self._control.close()
 
     def kill(self) -> None:
         """End the server at once; the next `connect` fails."""
@@ -148,8 +148,3 @@ def _environment() -> dict[str, str]:
         "PYTHONDONTWRITEBYTECODE": "1",
         **SINGLE_THREADED,
     }
-
-
-def default_python() -> str:
-    """The interpreter of this process."""
-    return sys.executable

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from flashreinforce_molt.sandbox.client import PythonSandbox
 
 
+_CLOSED = Result("cancelled", detail="the session was closed meanwhile", state_lost=True)
+
+
 class Session:
     """Snippets run one after the other and see each other's globals and files. Limits hold for each snippet.
 
@@ -39,12 +42,17 @@ class Session:
         await self.close()
 
     async def close(self) -> None:
-        """End the interpreter and everything that it started."""
+        """End the interpreter and everything that it started; a snippet that runs returns as `cancelled`."""
         if not self._open:
             return
         self._open = False
-        self._box._session_places.release()
-        await self._drop()
+        if self._connection is not None:
+            self._connection.hang_up()
+        try:
+            async with self._turn:
+                await self._drop()
+        finally:
+            self._box._session_places.release()
 
     async def run(self, code: str, timeout: float | None = None) -> Result:
         """Run a snippet in the session's interpreter, as `PythonSandbox.run` does in a fresh one."""
@@ -55,6 +63,8 @@ class Session:
         if isinstance(encoded, Result):
             return encoded
         async with self._turn, self._box._slots:
+            if not self._open:
+                return _CLOSED
             if self._connection is None:
                 try:
                     self._connection = await self._box._open()
@@ -68,7 +78,7 @@ class Session:
             if result.state_lost:
                 await self._drop()
             self._box._build_spares()
-            return result
+            return result if self._open or result.ok else _CLOSED
 
     async def _drop(self) -> None:
         connection, self._connection = self._connection, None

@@ -83,6 +83,23 @@ def test_closing_ends_running_and_waiting_calls_as_cancelled():
     until(lambda: alive_with(line) == [])
 
 
+def test_closing_while_the_server_starts_again_leaves_nothing():
+    with running_box(preload=("decimal", "xml.dom.minidom")) as box:
+        line = command_line(box.sandbox.server_pid)
+
+        async def play():
+            os.kill(box.sandbox.server_pid, signal.SIGKILL)
+            while box.sandbox._server.alive:
+                await asyncio.sleep(0.01)
+            call = asyncio.create_task(box.sandbox.run("1"))
+            await asyncio.sleep(0.02)
+            await box.sandbox.close()
+            return await asyncio.wait_for(call, 20)
+
+        assert box.wait(play()).status == "cancelled"
+    until(lambda: alive_with(line) == [])
+
+
 def test_a_closed_sandbox_answers_cancelled_and_one_never_started_says_so():
     with running_box() as box:
         box.wait(box.sandbox.close())

@@ -175,6 +175,21 @@ def test_cancelling_a_snippet_ends_its_interpreter_and_the_session_goes_on(box):
     assert result.value == "False"
 
 
+def test_closing_a_session_ends_what_runs_and_what_waits_as_cancelled(box):
+    async def play():
+        async with box.sandbox.session() as session:
+            await session.run("1")
+            calls = [asyncio.create_task(session.run("while True: pass")) for _ in range(2)]
+            await asyncio.sleep(0.2)
+            start = time.monotonic()
+        return await asyncio.gather(*calls), time.monotonic() - start
+
+    results, seconds = box.wait(play())
+    assert [result.status for result in results] == ["cancelled"] * 2
+    assert seconds < 10
+    assert forks_of(box.sandbox.server_pid) == []
+
+
 def test_a_snippet_cannot_answer_for_the_next_one(box):
     forged = (
         "import sys, json, os, struct\nf = sys._getframe()\nwhile 'header' not in f.f_locals: f = f.f_back\n"
