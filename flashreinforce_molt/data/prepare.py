@@ -82,13 +82,16 @@ def prepare_math_eval(request: Request) -> Report:
             problems.append(str(error))
             continue
         _write(request, "math_eval", dataset.name, evaluations[dataset.name], math_prompt)
+    shown = "".join(f"\n  - {problem}" for problem in problems)
+    failure = f"{len(problems)} of {len(MATH_EVALUATION)} benchmarks are not prepared:{shown}"
+    if not evaluations:
+        raise DataError(failure)
     report["evaluations"] = _evaluation_sizes(request, evaluations)
     report["shared_questions"] = _shared_questions(request, evaluations)
     training = {name: rows for name in ("dapo", "sanity_r1") if (rows := _prepared(request, name, "train"))}
     report["contamination"] = _contamination(request, training, evaluations)
     if problems:
-        shown = "".join(f"\n  - {problem}" for problem in problems)
-        raise DataError(f"{len(problems)} of {len(MATH_EVALUATION)} benchmarks are not prepared:{shown}")
+        raise DataError(failure)
     return report
 
 

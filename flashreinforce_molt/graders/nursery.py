@@ -65,7 +65,7 @@ def _fork_worker(descriptor: int, control: socket.socket, memory_mb: int) -> int
     if pid:
         os.close(descriptor)
         return pid
-    status = 1
+    connection = Connection(descriptor)
     try:
         control.close()
         os.setsid()
@@ -73,10 +73,11 @@ def _fork_worker(descriptor: int, control: socket.socket, memory_mb: int) -> int
         if os.getppid() == nursery:
             _limit_resources(memory_mb)
             _wall_in()
-            _serve(Connection(descriptor))
-            status = 0
+            _serve(connection)
+    except BaseException as error:  # not of a call: those are answered
+        connection.send_bytes(json.dumps(["error", f"the worker failed: {_describe(error)}"]).encode())
     finally:
-        os._exit(status)
+        os._exit(1)
 
 
 def _kill(pid: int) -> int:
@@ -98,9 +99,11 @@ def _limit_resources(memory_mb: int) -> None:
 
 def _wall_in() -> None:
     """Where the kernel can: no other program, no socket, no file changed, whatever a scorer is talked into."""
-    for wall in (lambda: landlock.restrict(["/"], []), lambda: seccomp.install(os.getpid())):
-        with contextlib.suppress(OSError, KeyError):  # not in this kernel, or not on this architecture
-            wall()
+    with contextlib.suppress(OSError):  # a kernel without it
+        landlock.restrict(["/"], [])
+    if seccomp.supported():
+        with contextlib.suppress(OSError):
+            seccomp.install(os.getpid(), owns_files=True)
 
 
 def _serve(connection: Connection) -> None:

@@ -83,6 +83,7 @@ def attacks(victim, port):
         "signal": lambda: os.kill(os.getppid(), 0),
         "deletion": lambda: os.unlink(victim),
         "renaming": lambda: os.rename(victim, f"{victim}2"),
+        "mode": lambda: os.chmod(victim, 0o777),
         "folder": lambda: os.mkdir(f"{victim}3"),
     }
     outcomes = {}
