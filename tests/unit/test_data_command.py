@@ -1,3 +1,4 @@
+import argparse
 import subprocess
 import sys
 
@@ -36,11 +37,11 @@ def test_a_mistake_is_a_message_and_code_2(tmp_path, capsys):
 def test_without_pyarrow_the_message_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(DataError, match=r"needs pyarrow: pip install 'flashreinforce_molt\[tools\]'"):
-        command.run(type("Options", (), {"rows": None}))
+        command.run(argparse.Namespace(name="dapo", rows=None))
 
 
 def test_every_preparation_is_described():
-    assert set(command.SUMMARIES) == set(PREPARATIONS)
+    assert set(command.SUMMARIES) >= set(PREPARATIONS)
 
 
 def test_declaring_the_command_imports_no_library():
