@@ -218,7 +218,7 @@ ATTACKS = (
     Attack("reads a file outside", _each("open(x).read()", "('@CANARY@',)")),
     Attack(
         "lists directories outside",
-        _each("os.listdir(x)", "('/home', '/work', '/var', '/sys', '/run', '@CANARY_DIR@')"),
+        _each("os.listdir(x)", "('/home', '/srv', '/var', '/sys', '/run', '@CANARY_DIR@')"),
     ),
     Attack(
         "reads environments and command lines",
