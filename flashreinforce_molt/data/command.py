@@ -16,6 +16,7 @@ SUMMARIES = {
     "math_eval": "AIME24, AIME25, AMC23, MATH-500, Minerva, OlympiadBench",
     "tools": "the questions of dapo, AMC23, Minerva and AIME25 with the Python tool (python_tools, moe)",
     "alfworld": "lists of ALFWorld games (alfworld)",
+    "smollm2": "the model of recipe smollm2, as models/smollm2-135m-instruct",
 }
 _DATA_SETS = {data.name: data for data in (catalogue.DAPO, catalogue.SANITY_R1, *catalogue.MATH_EVALUATION)}
 
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="local file or folder in place of the hub, of one data set or of all; repeatable",
     )
     parser.add_argument(
-        "--output", default="data", metavar="DIR", help="folder of all prepared data (default: data)"
+        "--output", metavar="DIR", help="folder of all prepared data (default: data; smollm2: models)"
     )
     parser.add_argument(
         "--rows", type=int, metavar="N", help="training rows to take, other than the published number"
@@ -57,6 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prepare; DataError when a source is absent or not what was published."""
+    if options.name == "smollm2":
+        from flashreinforce_molt.data.smollm2 import prepare_smollm2
+
+        gguf = Path(options.source[0]).expanduser() if options.source else None
+        print(f"wrote {prepare_smollm2(Path(options.output or 'models'), gguf=gguf)}")
+        return 0
     if importlib.util.find_spec("pyarrow") is None:
         raise DataError("preparing data needs pyarrow: pip install 'flashreinforce_molt[tools]'")
     if options.rows is not None and options.rows < 1:
@@ -65,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
     from flashreinforce_molt.data.prepare import Request, prepare
 
     request = Request(
-        output=Path(options.output),
+        output=Path(options.output or "data"),
         sources={name: Path(path).expanduser() for name, path in _by_set("--source", options.source).items()},
         revisions=_by_set("--revision", options.revision),
         rows=options.rows,

