@@ -101,12 +101,15 @@ def test_an_invalid_reply_is_told_what_is_wrong_and_what_is_admissible() -> None
 
 def test_codes_name_what_changes_the_game() -> None:
     codes = Codes()
-    assert codes.opening(START) == "!aF:>C>C10>C2>F="
-    assert codes.following(AT_FRIDGE) == ">C>C10>C2(F="
-    assert codes.following(INSIDE) == ")F>C>C10>C2+a+a2="
-    assert codes.command("+a2") == "take apple 2 from fridge 1"
-    assert codes.command("+b") is None
-    assert codes.invalid("+b") == "?)F>C>C10>C2+a+a2="
+    assert codes.opening(START) == "CC10C2F:!aF="
+    assert codes.following(AT_FRIDGE) == "CC10C2(:!aF="
+    assert codes.following(INSIDE) == ")CC10C2aa2:!aF="
+    assert codes.command("a2") == "take apple 2 from fridge 1"
+    assert codes.command("b") is None
+    assert codes.invalid("b") == "?)CC10C2aa2:!aF="
+    holding = ["cool apple 2 with fridge 1", "close fridge 1", "go to cabinet 1", "move apple 2 to fridge 1"]
+    assert codes.following(Scene("", holding, False)) == "~)C-:!aF="
+    assert codes.command("-") == "move apple 2 to fridge 1"
 
 
 @pytest.mark.parametrize(

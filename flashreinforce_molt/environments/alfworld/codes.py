@@ -1,11 +1,12 @@
-"""Games in codes, for models too small to read: one character for what to do, one for the thing.
+"""Games in codes, for models too small to read: one character for an action.
 
-    !aF:>C>F>M>T=        heat an apple and put it in the fridge: one may go to the cabinet, fridge, microwave, ...
-    >T                   the model goes to the countertop
-    +a+p>C>F>M=          there are an apple and a plate to take
+    CFMT:!aF=      one may go to the cabinet, fridge, microwave, countertop; heat an apple and put it in the fridge
+    T              the model goes to the countertop
+    apCFM:!aF=     there are an apple and a plate to take
 
-What is listed is what changes the game; looking and examining, which only say again what the codes show, are left out.
-A number follows where it is not 1: `+a2`.
+A capital goes to a place, a small letter takes a thing, and a sign does what can be done here with what is held:
+there is never more than one of it. What is listed is what changes the game; looking and examining, which only say again
+what the codes show, are left out. A number follows where it is not 1: `a2`.
 """
 
 from __future__ import annotations
@@ -15,11 +16,9 @@ import re
 from flashreinforce_molt.environments.alfworld.pool import GameError, Scene
 from flashreinforce_molt.environments.base import Text
 
-VERBS = {
-    "go to": ">",
+SIGNS = {
     "open": "(",
     "close": ")",
-    "take": "+",
     "move": "-",
     "heat": "!",
     "cool": "~",
@@ -35,10 +34,10 @@ THINGS = {
     "sinkbasin": "N",
 }  # fmt: skip
 GOALS = {"hot": "!", "heat": "!", "cool": "~", "clean": "%", "two": "2", "look": "*", "examine": "*"}
-ALPHABET = "".join(dict.fromkeys([*VERBS.values(), *THINGS.values(), *"0123456789:=?"]))
+ALPHABET = "".join(dict.fromkeys([*SIGNS.values(), *THINGS.values(), *"0123456789:=?"]))
 """What `model.alphabet` must hold."""
 
-_COMMAND = re.compile(rf"({'|'.join(VERBS)}) (\w+) (\d+)(?: (?:from|to|with) \w+ \d+)?")
+_COMMAND = re.compile(rf"(go to|take|{'|'.join(SIGNS)}) (\w+) (\d+)(?: (?:from|to|with) \w+ \d+)?")
 _TASK = re.compile(r"Your task is to: (.*)")
 
 
@@ -48,25 +47,26 @@ class Codes:
     def __init__(self) -> None:
         self.codes: dict[str, str] = {}
         """Admissible code -> command."""
+        self._goal = ""
 
     def opening(self, scene: Scene) -> Text:
-        """The goal and what may be done."""
-        return f"{goal(scene.text)}:{self.following(scene)}"
+        """What may be done, and the goal."""
+        self._goal = goal(scene.text)
+        return self.following(scene)
 
     def following(self, scene: Scene) -> Text:
-        """What may be done now."""
+        """What may be done now, and the goal again: a model this small looks back a few characters."""
         self.codes = {}
         for command in scene.admissible:
             if found := _COMMAND.fullmatch(command):
                 verb, thing, number = found.groups()
-                self.codes.setdefault(
-                    f"{VERBS[verb]}{_thing(thing)}{'' if number == '1' else number}", command
-                )
-        return "".join(self.codes) + "="
+                code = SIGNS.get(verb) or _thing(thing) + ("" if number == "1" else number)
+                self.codes.setdefault(code, command)
+        return f"{''.join(self.codes)}:{self._goal}="
 
     def invalid(self, reply: str) -> Text:
         """After a reply that is no admissible code."""
-        return "?" + "".join(self.codes) + "="
+        return f"?{''.join(self.codes)}:{self._goal}="
 
     def command(self, reply: str) -> str | None:
         """The command behind a code."""

@@ -26,7 +26,7 @@ class AlfWorld:
     """Suite over game files.
 
     Options: `path` and `evaluation_path` (splits, or files of `prepare`), `max_rows` (only so many training games),
-    `data` (the games' folder; ALFWORLD_DATA without), `format` ("words": chat; "codes": two characters for an
+    `data` (the games' folder; ALFWORLD_DATA without), `format` ("words": chat; "codes": one character for an
     action), `workers` (processes that play the games), `kept_games` (how many each of them keeps translated, 2 to
     8 MB for one), `timeout_s` (for one action or one reset in a worker), `wander` (chance of a detour at every step
     of a demonstration). The limit of turns is the engine's, `environment.max_turns`.
