@@ -134,7 +134,7 @@ def run_train(options: argparse.Namespace) -> int:
         from flashreinforce_molt.doctor.start import start_molt
         from flashreinforce_molt.review.command import reviewed
 
-        return start_molt(reviewed(options), resume=options.resume)
+        return start_molt(reviewed(options), resume=options.resume, accept_changes=options.accept_changes)
     experiment = load_experiment(
         options.recipe, variants=options.variant, overrides=options.overrides, engine=options.engine
     )

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from flashreinforce_molt.config.errors import SettingError
 from flashreinforce_molt.doctor.checks import examine
 from flashreinforce_molt.doctor.machine import Machine
+from flashreinforce_molt.resuming import validate_same_method
 from flashreinforce_molt.review.as_data import as_data
 from flashreinforce_molt.review.document import Review
 from flashreinforce_molt.review.secrets import without_secrets
 from flashreinforce_molt.telemetry.run_directory import (
+    PROVENANCE_FILE,
     create_run_directory,
     record_resume,
     write_atomically,
@@ -29,11 +33,16 @@ Become = Callable[[str, list[str], Mapping[str, str]], object]
 
 
 def start_molt(
-    review: Review, *, resume: bool = False, machine: Machine | None = None, become: Become = os.execve
+    review: Review,
+    *,
+    resume: bool = False,
+    accept_changes: bool = False,
+    machine: Machine | None = None,
+    become: Become = os.execve,
 ) -> int:
     """Check everything, write config, provenance and command into the run directory, and run the command.
 
-    All failures are raised together as one SettingError. The process becomes the command (`become`), so that its exit
+    A resumed run keeps its method, unless `accept_changes` says otherwise, and its files state what runs now. All failures are raised together as one SettingError. The process becomes the command (`become`), so that its exit
     code and Ctrl-C are the run's own; no Ray cluster is started or stopped here.
     """
     if review.errors:
@@ -43,7 +52,9 @@ def start_molt(
         raise SettingError(*failed)
     run_dir = create_run_directory(review.run_dir, resume=resume)
     if resume:
-        record_resume(run_dir, _newest_update(run_dir))
+        if not accept_changes:
+            validate_same_method(run_dir, review.experiment)
+        _continue(review, run_dir)
     else:
         _write_down(review, run_dir)
     module = review.command[2]
@@ -64,7 +75,27 @@ def _newest_update(run_dir: Path) -> int:
     return max((int(tag) for tag in tags if tag.isdigit()), default=0)
 
 
-def _write_down(review: Review, run_dir: Path) -> None:
+def _continue(review: Review, run_dir: Path) -> None:
+    """State what runs from now on; how the run began, and what was changed since, stays in the provenance."""
+    path, update = run_dir / PROVENANCE_FILE, _newest_update(run_dir)
+    record_resume(run_dir, update)
+    earlier = json.loads(path.read_text("utf-8"))
+    changed = {
+        name: [before["value"], review.experiment.settings[name].value]
+        for name, before in earlier["settings"].items()
+        if name in review.experiment.settings and before["value"] != review.experiment.settings[name].value
+    }
+    if changed:
+        earlier["resumes"][-1]["changed"] = changed
+    beginning = {key: value for key, value in earlier.items() if key not in (*_REVIEWED, *_WRITTEN)}
+    _write_down(review, run_dir, beginning)
+
+
+_REVIEWED, _WRITTEN = ("pins", "flags", "plan", "env"), ("recipe", "variants", "engine", "settings")
+
+
+def _write_down(review: Review, run_dir: Path, beginning: Mapping[str, Any] | None = None) -> None:
+    """Config, provenance and command; `beginning` is what the provenance of a resumed run keeps."""
     experiment = review.experiment
     write_config(run_dir, experiment.config)
     settings = {
@@ -78,7 +109,7 @@ def _write_down(review: Review, run_dir: Path) -> None:
         variants=experiment.variants,
         settings=settings,
         engine=experiment.engine,
-        extra={key: data[key] for key in ("pins", "flags", "plan", "env")},
+        extra={key: data[key] for key in _REVIEWED} | dict(beginning or {}),
     )
     exports = [
         f"export {each.name}={shlex.quote(each.value)}" for each in review.env if each.value is not None

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import stat
 
 import pytest
@@ -253,6 +254,32 @@ def test_a_resumed_start_keeps_the_provenance_of_the_first(review, tmp_path, mon
     provenance = json.loads((run / "provenance.json").read_text())
     assert [entry["update"] for entry in provenance["resumes"]] == [1280]
     assert provenance["settings"]["objective.delta"]["value"] == 3e-3
+
+
+def test_a_resumed_run_keeps_its_method_unless_the_change_is_accepted(review, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("flashreinforce_molt.doctor.start._LAUNCH", "json")
+    started(review, Pretended(tmp_path), tmp_path)
+    run = tmp_path / "runs" / "r1"
+    words = review.start[-1].split("--set ")[1:]
+    given = [shlex.split(word)[0] for word in words]
+    other = review_of("r1", *given, "objective.delta=0.01")
+    with pytest.raises(SettingError, match=r"objective.delta=0.01 .from --set.: this run began with 0.003"):
+        started(other, Pretended(tmp_path), tmp_path, resume=True)
+    assert "delta: 0.003" in (run / "config.yaml").read_text()
+    assert json.loads((run / "provenance.json").read_text())["resumes"] == []
+    first = json.loads((run / "provenance.json").read_text())["started"]
+    started(other, Pretended(tmp_path), tmp_path, resume=True, accept_changes=True)
+    provenance = json.loads((run / "provenance.json").read_text())
+    assert "delta: 0.01" in (run / "config.yaml").read_text()
+    assert "--flash.delta 0.01" in (run / COMMAND_FILE).read_text()
+    assert (
+        provenance["settings"]["objective.delta"]["value"]
+        == provenance["flags"]["flash.delta"]["value"]
+        == 0.01
+    )
+    assert provenance["resumes"][0]["changed"] == {"objective.delta": [0.003, 0.01]}
+    assert provenance["started"] == first
 
 
 def test_until_the_launch_is_there_a_start_ends_in_plain_words(review, tmp_path, monkeypatch):
