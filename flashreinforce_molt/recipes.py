@@ -123,6 +123,8 @@ def resolve_experiment(
             problems.extend(
                 problem(message, *([key] if key in catalogue() else [])) for message in error.problems
             )
+    if orphans := layers.orphans():
+        layers.apply("derived", orphans)
 
     experiment = Experiment(
         recipe=file.name,

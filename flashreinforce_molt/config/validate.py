@@ -40,8 +40,8 @@ from flashreinforce_molt.config.validate_molt import (
 
 
 def auto_sync_lag(experiment: Experiment) -> Derived:
-    """A synchronous run samples with the current weights, so its lag bound is 0."""
-    if experiment.config.engine.mode == "sync":
+    """A synchronous run samples with the current weights, so its lag bound is 0; Molt takes no bound."""
+    if experiment.config.engine.mode == "sync" and experiment.engine != "molt":
         return {
             "rollout.max_policy_lag": (
                 0,

@@ -148,11 +148,16 @@ def validate_data(experiment: Experiment) -> list[Check]:
     if experiment.engine != "molt":
         return []
     if config.data.path is None:
+        lost = _lost(experiment, path)
         report.add(
-            "error", f"{path} is missing; Molt reads its prompts from a file, such as data/dapo/train.parquet"
+            "error",
+            f"{path} is missing{lost}; Molt reads its prompts from a file, such as data/dapo/train.parquet",
         )
     if per_pass is None:
-        report.add("warning", f"{rows} is missing, so neither updates nor schedule can be foretold")
+        report.add(
+            "warning",
+            f"{rows} is missing{_lost(experiment, rows)}, so neither updates nor schedule can be foretold",
+        )
         return report.checks("")
     prompts, available = prompts_per_update(config), training_rows(config) or 0
     if available < prompts:
@@ -169,6 +174,12 @@ def validate_data(experiment: Experiment) -> list[Check]:
     tail = available % prompts
     last = f", the last of each with {tail} prompts" if tail else ""
     return report.checks(f"{config.data.passes} passes of {per_pass} updates{last}")
+
+
+def _lost(experiment: Experiment, name: str) -> str:
+    """Why a value of a lower layer does not count, if there was one."""
+    setting = experiment.settings[name]
+    return f" ({setting.source})" if setting.layer == "derived" else ""
 
 
 def validate_pins(experiment: Experiment) -> list[Check]:

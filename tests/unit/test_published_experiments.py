@@ -330,3 +330,51 @@ def test_derived_values_never_replace_written_ones():
     assert review_of("r1").experiment.settings["train.updates"].value == 12 * 350
     assert review_of("r1", "molt.model_path=/models/r1").experiment.config.molt.model_path == "/models/r1"
     assert set(catalogue()) == set(review_of("r1").experiment.settings)
+
+
+@pytest.mark.parametrize(
+    "words", [["model.id=Qwen/Qwen2.5-7B-Instruct"], ["model.id=Qwen/Qwen2.5-7B-Instruct", "seed=1"]]
+)
+def test_another_model_never_keeps_the_revision_of_the_first(words):
+    review = review_of("r1", *words)
+    setting = review.experiment.settings["model.revision"]
+    assert setting.value is None
+    assert "belongs to deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B, but model.id=" in setting.source
+    assert [pin.version for pin in review.pins if pin.kind == "model"] == [None]
+    assert flags_of(review)["actor.model_name_or_path"] == "models/Qwen2.5-7B-Instruct"
+    assert any("UNPINNED; set model.revision" in check.message for check in review.checks)
+
+
+def test_a_revision_of_the_same_layer_or_of_the_same_model_stays():
+    other = "a" * 40
+    review = review_of("r1", f"model.revision={other}", "model.id=Qwen/Qwen2.5-7B-Instruct")
+    assert review.experiment.config.model.revision == other
+    same = review_of("r1", "model.id=deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B")
+    assert same.experiment.config.model.revision == review_of("r1").experiment.config.model.revision
+
+
+def test_another_data_set_never_keeps_the_files_of_the_first():
+    review = review_of("r1", "data.id=a/b")
+    data = review.experiment.config.data
+    assert (data.path, data.prepare, data.rows, data.revision) == (None, None, None, None)
+    assert any(
+        "data.path is missing (data/sanity_r1/train.parquet belongs to sail/Sanity-Test-R1D-1.5B, but data.id=a/b"
+        in message
+        for message in errors_of("r1", "data.id=a/b")
+    )
+    assert errors_of("r1", "data.id=a/b", "data.path=data/b.jsonl", "data.rows=500") == []
+    assert (
+        "evaluation.suites.aime24 (from --set) needs path"
+        in errors_of("r1", "evaluation.suites.aime24.id=a/b")[0]
+    )
+
+
+def test_a_synchronous_run_on_molt_needs_no_lag_bound():
+    words = (
+        "engine.mode=sync",
+        "rollout.in_flight=128",
+        "rollout.queue_depth=1",
+        "molt.partial_rollout=false",
+    )
+    assert errors_of("r1", *words) == []
+    assert flags_of(review_of("r1", *words))["train.force_sync_mode"] is True
