@@ -31,6 +31,11 @@ class Setting:
         """Somebody chose this value: a recipe, a variant or the command line."""
         return self.layer not in ("default", "derived")
 
+    @property
+    def chosen(self) -> bool:
+        """A variant or the command line chose this value over the recipe's."""
+        return self.layer == "--set" or self.layer.startswith("variant ")
+
     def __str__(self) -> str:
         origin = self.layer if self.layer in ("default", "derived") else f"from {self.layer}"
         return f"{self.name}={show(self.value)} ({origin})"

@@ -135,7 +135,14 @@ def validate_correction(experiment: Experiment) -> list[Check]:
     report = Report("correction", experiment, correction, gate, form, "objective.delta")
     objective = experiment.config.objective
     if experiment.config.algorithm.name == "grpo":
+        if objective.importance_correction:
+            report.add(
+                "warning", f"{report.say(correction)} beside GRPO's own ratio is no published baseline"
+            )
         return report.checks(f"GRPO clips its own ratio at {experiment.config.algorithm.clip:g}")
+    gated = objective.importance_correction and objective.gate != "none"
+    if experiment.settings["objective.delta"].layer == "--set" and not gated:
+        report.add("warning", f"{report.say('objective.delta')} has no effect: the gate is off")
     if not objective.importance_correction:
         if objective.ratio_gradient == "through":
             report.add(
@@ -164,6 +171,8 @@ def validate_token_filter(experiment: Experiment) -> list[Check]:
     name = "objective.negative_token_fraction"
     report = Report("token-filter", experiment, name)
     fraction = experiment.config.objective.negative_token_fraction
+    if experiment.config.algorithm.name == "grpo":
+        return []
     if fraction == 0:
         report.add(
             "warning",

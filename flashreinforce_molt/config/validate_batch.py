@@ -8,6 +8,7 @@ from flashreinforce_molt.config.experiment import Check, Experiment
 from flashreinforce_molt.config.locks import dataset_revision
 from flashreinforce_molt.config.report import Derived, Report
 from flashreinforce_molt.config.schema import Config
+from flashreinforce_molt.config.typed import show
 
 _SUITE_KEYS = ("id", "split", "rows", "path", "revision")
 
@@ -89,12 +90,33 @@ def validate_epochs(experiment: Experiment) -> list[Check]:
     return report.checks("each batch is trained on once and discarded")
 
 
+def _unused_by_grpo(experiment: Experiment) -> dict[str, str]:
+    """Settings of the method that GRPO would ignore, with the value that ignores nothing."""
+    settings, objective = experiment.settings, experiment.config.objective
+    neutral = {
+        "objective.negative_token_fraction": 1.0,
+        "objective.ratio_gradient": "detached",
+        "objective.log_ratio_limit": 30.0,
+    }
+    if not objective.importance_correction:
+        neutral["objective.gate"] = "none"
+    unused = {name: show(value) for name, value in neutral.items() if settings[name].value != value}
+    if objective.aggregation == "constant-length":
+        unused["objective.aggregation"] = "sample-mean or token-mean"
+    if settings["objective.delta"].chosen and not (
+        objective.importance_correction and objective.gate != "none"
+    ):
+        unused["objective.delta"] = "the recipe's"
+    return unused
+
+
 def validate_algorithm(experiment: Experiment) -> list[Check]:
     """Baselines run on Molt, and the method has neither KL nor entropy term."""
     method, kl, reference, entropy = (
         f"algorithm.{key}" for key in ("name", "kl_coefficient", "kl_reference", "entropy_coefficient")
     )
-    report = Report("algorithm", experiment, method, kl, reference, entropy, "molt.native")
+    clip = "algorithm.clip"
+    report = Report("algorithm", experiment, method, kl, reference, entropy, clip, "molt.native")
     config, algorithm = experiment.config, experiment.config.algorithm
     if experiment.engine != "molt":
         for name, neutral in ((method, "flashreinforce"), (kl, 0), (entropy, 0)):
@@ -112,6 +134,14 @@ def validate_algorithm(experiment: Experiment) -> list[Check]:
                 f"{report.say(method)} is Molt's own, but {report.say('molt.native')} trains with our loss; set "
                 "molt.native=false",
             )
+        for name, neutral in _unused_by_grpo(experiment).items():
+            report.add(
+                "error",
+                f"{report.say(name)} has no effect on GRPO, which trains with Molt's own loss; use {neutral}, or "
+                f"{method}=flashreinforce",
+            )
+    elif experiment.settings[clip].chosen:
+        report.add("warning", f"{report.say(clip)} has no effect: the method's only step has ratio 1")
     if algorithm.kl_coefficient > 0:
         if algorithm.kl_reference == "none":
             report.add(

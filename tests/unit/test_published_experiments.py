@@ -378,3 +378,45 @@ def test_a_synchronous_run_on_molt_needs_no_lag_bound():
     )
     assert errors_of("r1", *words) == []
     assert flags_of(review_of("r1", *words))["train.force_sync_mode"] is True
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (
+            ["python_tools", "grpo", "negative_q09"],
+            "objective.negative_token_fraction=0.9 (from variant negative_q09)",
+        ),
+        (
+            ["python_tools", "negative_q02", "grpo"],
+            "objective.negative_token_fraction=0.2 (from variant negative_q02)",
+        ),
+        (
+            ["python_tools", "grpo", "constant_length"],
+            "objective.aggregation=constant-length (from variant constant_length)",
+        ),
+        (["alfworld", "grpo", "objective.gate=sequence"], "objective.gate=sequence (from --set)"),
+        (["alfworld", "grpo", "objective.delta=0.01"], "objective.delta=0.01 (from --set)"),
+        (["alfworld", "grpo", "objective.log_ratio_limit=5"], "objective.log_ratio_limit=5.0 (from --set)"),
+        (
+            ["alfworld", "grpo", "objective.ratio_gradient=through"],
+            "objective.ratio_gradient=through (from --set)",
+        ),
+    ],
+)
+def test_an_ablation_of_the_method_on_grpo_is_refused_by_name(words, named):
+    review = review_of(*words)
+    assert any(f"{named} has no effect on GRPO" in check.message for check in review.errors), review.errors
+    assert not any("entropy tokens; each update" in check.message for check in review.checks)
+
+
+def test_what_has_no_effect_on_the_method_is_said():
+    said = [
+        check.message for check in review_of("r1", "algorithm.clip=0.3").checks if check.level == "warning"
+    ]
+    assert any("algorithm.clip=0.3 (from --set) has no effect" in message for message in said)
+    said = [check.message for check in review_of("r1", "no_trust", "objective.delta=0.1").checks]
+    assert any(
+        "objective.delta=0.1 (from --set) has no effect: the gate is off" in message for message in said
+    )
+    assert errors_of("python_tools", "grpo", "token_mean") == []
