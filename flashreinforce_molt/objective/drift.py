@@ -23,10 +23,11 @@ def bernoulli_kl(log_probs: Tensor, behavior_log_probs: Tensor) -> Tensor:
     """d_it = p log(p/q) + (1-p) log((1-p)/(1-q)), p = mu_it, q = pi_it of the sampled token (Eq. 6).
 
     The divergence of "this token or any other": a lower bound of the divergence of the full categorical policies.
+    It is 0 or more; where p is near q its two terms cancel and their rounding can leave less, which counts as 0.
     """
     p, other_p = _sampled_and_other(behavior_log_probs)
     q, other_q = _sampled_and_other(log_probs)
-    return p * torch.log(p / q) + other_p * torch.log(other_p / other_q)
+    return (p * torch.log(p / q) + other_p * torch.log(other_p / other_q)).clamp(min=0)
 
 
 def _sampled_and_other(log_probs: Tensor) -> tuple[Tensor, Tensor]:

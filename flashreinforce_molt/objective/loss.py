@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from flashreinforce_molt.objective.rewards import center_rewards
 from flashreinforce_molt.objective.rows import group_rows
 from flashreinforce_molt.objective.totals import BatchTotals
 from flashreinforce_molt.objective.validate import (
+    computing_dtype,
     name_place,
     validate_layout,
     validate_options,
@@ -72,6 +74,7 @@ def flashreinforce_loss(
         aggregation=aggregation,
         constant_length=constant_length,
         gate=gate,
+        importance_correction=importance_correction,
     )
     filtering = negative_token_fraction < 1
     validate_layout(
@@ -103,7 +106,7 @@ def flashreinforce_loss(
         totals=totals,
     )
 
-    dtype = torch.promote_types(torch.promote_types(log_probs.dtype, behavior_log_probs.dtype), torch.float32)
+    dtype = computing_dtype(log_probs, behavior_log_probs)
     policy = torch.where(action_mask, log_probs, 0).to(dtype)
     behavior = torch.where(action_mask, behavior_log_probs.detach(), 0).to(dtype)
     tokens = rows.policy_tokens(action_mask)
@@ -137,9 +140,24 @@ def flashreinforce_loss(
     loss = -terms.sum()
 
     overflow = ~terms.detach().isfinite() | (weights.abs() > torch.finfo(log_probs.dtype).max)
-    if overflow.any() | ~loss.detach().isfinite():
+    unbounded = ~rows.spread(advantages).isfinite()
+    if unbounded.any() | overflow.any() | ~loss.detach().isfinite():
+        if unbounded.any():
+            place = unbounded.nonzero()[0].tolist()
+            raise FloatingPointError(
+                f"rewards[{name_place(place, trajectory_ids)}] = {rewards[place[0]].item():.6g}, less the mean "
+                f"{totals.reward_mean:.6g} of the batch, overflows {dtype}: rewards are far too large"
+            )
         raise FloatingPointError(
-            _name_overflow(overflow, log_ratio, log_probs.dtype, log_ratio_limit, trajectory_ids)
+            _name_overflow(
+                overflow,
+                log_ratio.detach(),
+                policy.detach(),
+                coefficients,
+                log_probs.dtype,
+                log_ratio_limit,
+                trajectory_ids,
+            )
         )
     stats = loss_stats(
         rows,
@@ -160,6 +178,8 @@ def flashreinforce_loss(
 def _name_overflow(
     overflow: Tensor,
     log_ratio: Tensor,
+    policy: Tensor,
+    coefficients: Tensor,
     dtype: torch.dtype,
     limit: float | None,
     trajectory_ids: Tensor | None,
@@ -167,7 +187,24 @@ def _name_overflow(
     if not overflow.any():
         return f"the loss overflows {log_ratio.dtype} although every term is finite; rewards or ratios are far too large"
     place = overflow.nonzero()[0].tolist()
-    return (
-        f"log_probs[{name_place(place, trajectory_ids)}]: log-ratio {log_ratio[tuple(place)].item():.6g} of a retained "
-        f"token overflows {dtype} (log_ratio_limit={limit}); a limit such as 30 clamps it"
+    where, row, spot = name_place(place, trajectory_ids), place[0], tuple(place)
+    # The largest log-ratio with which this token's weight, in `dtype`, and its term, in the computing one, stay finite.
+    share = abs(coefficients[row].item())
+    headroom = min(
+        _log(torch.finfo(dtype).max) - _log(share),
+        _log(torch.finfo(policy.dtype).max) - _log(share) - _log(abs(policy[spot].item())),
     )
+    if headroom <= 0:
+        return (
+            f"rewards[{where}]: advantage / denominator {share:.6g} of a retained token overflows {dtype} whatever "
+            "its ratio: rewards are far too large"
+        )
+    remedy = "30 clamps it" if headroom >= 30 else f"{headroom * 0.99:.3g} clamps it, and smaller rewards do"
+    return (
+        f"log_probs[{where}]: log-ratio {log_ratio[spot].item():.6g} of a retained token overflows {dtype} "
+        f"(log_ratio_limit={limit}); a limit such as {remedy}"
+    )
+
+
+def _log(value: float) -> float:
+    return math.log(value) if value > 0 else -math.inf

@@ -15,6 +15,8 @@ from flashreinforce_molt.objective.rows import TrajectoryRows
 from flashreinforce_molt.objective.totals import BatchTotals
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+# An entropy is 0 or more; one of a near-certain token, as a difference of large logits, may round to less.
+ENTROPY_ROUNDING = 1e-3
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 
 
@@ -27,14 +29,15 @@ def validate_options(
     aggregation: str,
     constant_length: int | None,
     gate: str,
+    importance_correction: bool = True,
 ) -> None:
     """Refuse settings that have no meaning."""
-    if not isinstance(delta, Real) or not delta >= 0:
+    if not _is_number(delta) or not delta >= 0:
         raise ValueError(f"delta={delta!r} must be a number, 0 or more; infinity admits everything")
-    if not isinstance(negative_token_fraction, Real) or not 0 <= negative_token_fraction <= 1:
+    if not _is_number(negative_token_fraction) or not 0 <= negative_token_fraction <= 1:
         raise ValueError(f"negative_token_fraction={negative_token_fraction!r} must be between 0 and 1")
     if log_ratio_limit is not None and not (
-        isinstance(log_ratio_limit, Real) and log_ratio_limit > 0 and math.isfinite(log_ratio_limit)
+        _is_number(log_ratio_limit) and log_ratio_limit > 0 and math.isfinite(log_ratio_limit)
     ):
         raise ValueError(
             f"log_ratio_limit={log_ratio_limit!r} must be a positive number, or None for no clamp"
@@ -42,12 +45,25 @@ def validate_options(
     _validate_choice("ratio_gradient", ratio_gradient, ("detached", "through"))
     _validate_choice("aggregation", aggregation, ("sample-mean", "token-mean", "constant-length"))
     _validate_choice("gate", gate, ("sequence", "token", "none"))
-    if aggregation == "constant-length" and not (
-        isinstance(constant_length, Integral) and constant_length > 0
+    needed = constant_length is not None or aggregation == "constant-length"
+    if needed and not (
+        _is_number(constant_length) and isinstance(constant_length, Integral) and constant_length > 0
     ):
         raise ValueError(
             f"constant_length={constant_length!r}: aggregation='constant-length' needs a positive number of tokens"
         )
+    if not isinstance(importance_correction, bool):
+        raise ValueError(f"importance_correction={importance_correction!r} must be True or False")
+
+
+def _is_number(value: Any) -> bool:
+    """True and False are numbers to Python, but no settings."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def computing_dtype(log_probs: Tensor, behavior_log_probs: Tensor) -> torch.dtype:
+    """What the loss computes in: the wider dtype of the two log-probs, float32 at least."""
+    return torch.promote_types(torch.promote_types(log_probs.dtype, behavior_log_probs.dtype), torch.float32)
 
 
 def _validate_choice(field: str, value: str, choices: Sequence[str]) -> None:
@@ -134,6 +150,7 @@ def validate_values(
     totals: BatchTotals | None = None,
 ) -> None:
     """Refuse values that would be trained on. One synchronisation; the offender is searched only after a failure."""
+    dtype = computing_dtype(log_probs, behavior_log_probs)
     log_prob_rule = "a policy token's log-prob must be finite and at most 0"
     policy_tokens = rows.spread(rows.policy_tokens(action_mask))
     reward = rows.spread(rewards[rows.first])
@@ -146,12 +163,15 @@ def validate_values(
             log_prob_rule,
         ),
         _Fault("rewards", ~rewards.isfinite(), rewards, "a reward must be finite"),
+        _Fault("rewards", ~rewards.to(dtype).isfinite(), rewards, f"{dtype} cannot hold it"),
         _Fault("rewards", rewards != reward, rewards, "rows of one trajectory must carry one reward"),
         _Fault("action_mask", policy_tokens == 0, policy_tokens, "a trajectory must have policy tokens"),
     ]
     if entropies is not None:
         not_finite = action_mask & ~entropies.isfinite()
         faults.append(_Fault("entropies", not_finite, entropies, "a policy token's entropy must be finite"))
+        negative = action_mask & (entropies < -ENTROPY_ROUNDING)
+        faults.append(_Fault("entropies", negative, entropies, "a policy token's entropy must be 0 or more"))
     if failures is not None:
         label = rows.spread(failures[rows.first])
         faults.append(

@@ -212,6 +212,30 @@ def test_a_gradient_that_its_dtype_cannot_hold_is_an_overflow():
         flashreinforce_loss(*inputs, delta=math.inf)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_an_advantage_that_overflows_is_blamed_on_the_rewards_even_where_the_gate_rejects(dtype):
+    most = torch.finfo(dtype).max
+    inputs = batch([[-0.5]] * 3, [[-0.5], [-0.5], [-9.0]], [-most, -most, most], dtype=dtype)
+    with pytest.raises(
+        FloatingPointError, match=r"^rewards\[row 2, trajectory 2\] = .*rewards are far too large"
+    ):
+        flashreinforce_loss(*inputs)
+
+
+def test_a_weight_that_overflows_on_policy_is_blamed_on_the_rewards():
+    inputs = batch([[-0.5], [-0.5]], [[-0.5], [-0.5]], [1, 0], dtype=torch.float16)
+    inputs = (*inputs[:2], torch.tensor([1e6, 0.0]), inputs[3])
+    with pytest.raises(FloatingPointError, match=r"^rewards\[row 0, token 0, .* overflows torch\.float16"):
+        flashreinforce_loss(*inputs)
+
+
+def test_the_limit_that_an_overflow_suggests_prevents_it():
+    inputs = batch([[-0.5], [-0.5]], [[-13.0], [-0.5]], [1, 0], dtype=torch.float16)
+    with pytest.raises(FloatingPointError, match=r"a limit such as 12\.4 clamps it"):
+        flashreinforce_loss(*inputs, delta=math.inf)
+    flashreinforce_loss(*inputs, delta=math.inf, log_ratio_limit=12.4)
+
+
 def test_a_sum_that_overflows_is_refused_although_its_terms_are_finite():
     log_probs = [[-6.0], [-6.0], [-0.001]]
     inputs = batch(log_probs, log_probs, [1.5e38, 1.5e38, -3e38], dtype=torch.float32)

@@ -103,6 +103,20 @@ def test_an_entropy_that_is_not_finite_is_named(value):
     flashreinforce_loss(**sound() | filtering() | put("entropies", (1, 2), value, filtering))
 
 
+@pytest.mark.parametrize("value", [-0.0625, -5.0])
+def test_a_negative_entropy_is_named_but_not_the_rounding_of_a_certain_token(value):
+    refused(
+        rf"^entropies\[row 2, token 1, trajectory 4\] = {value}: .*0 or more",
+        **filtering() | put("entropies", (2, 1), value, filtering),
+    )
+    flashreinforce_loss(**sound() | filtering() | put("entropies", (2, 1), -1e-6, filtering))
+
+
+def test_a_reward_that_the_computing_dtype_cannot_hold_is_named():
+    rewards = torch.tensor([1e308, 1e308, -1e308], dtype=torch.float64)
+    refused(r"^rewards\[row 0, trajectory 11\] = 1e\+308: torch.float32 cannot hold it", rewards=rewards)
+
+
 def test_what_the_filter_alone_reads_is_not_judged_without_it():
     unused = {"entropies": torch.full((3, 3), math.nan), "failures": torch.tensor([True, False, True])}
     flashreinforce_loss(**sound() | unused)
@@ -139,6 +153,15 @@ def test_an_empty_batch_is_refused():
         {"delta": -1e-9},
         {"delta": math.nan},
         {"delta": None},
+        {"delta": True},
+        {"negative_token_fraction": True},
+        {"log_ratio_limit": True},
+        {"importance_correction": "no"},
+        {"importance_correction": 0},
+        {"importance_correction": None},
+        {"constant_length": True},
+        {"constant_length": -1},
+        {"aggregation": "constant-length", "constant_length": True},
         {"negative_token_fraction": 1.01},
         {"negative_token_fraction": -0.1},
         {"negative_token_fraction": math.nan},

@@ -66,10 +66,14 @@ def test_bernoulli_kl_in_float32_keeps_the_other_probability_where_the_token_is_
 
 @given(st.floats(1e-6, 1 - 1e-6), st.floats(1e-6, 1 - 1e-6))
 def test_bernoulli_kl_is_never_negative(p, q):
-    drift = bernoulli_kl(
-        torch.tensor(q, dtype=torch.float64).log(), torch.tensor(p, dtype=torch.float64).log()
-    )
-    assert drift.item() >= -1e-12
+    for dtype in (torch.float32, torch.float64):
+        log_prob, behavior = (torch.tensor(value, dtype=dtype).log() for value in (q, p))
+        assert bernoulli_kl(log_prob, behavior).item() >= 0
+
+
+def test_bernoulli_kl_of_nearly_equal_policies_never_rounds_below_zero():
+    behavior = torch.linspace(-8, -1e-4, 20_000)
+    assert (bernoulli_kl((behavior + 1e-6).clamp(max=0), behavior) >= 0).all()
 
 
 def test_ratio_is_clamped_on_both_sides_only_where_a_limit_is_given():
