@@ -7,12 +7,27 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from numbers import Integral, Real
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
+import torch
 
 InfoValue = float | int | str | bool
+_LARGEST_WHOLE = np.iinfo(np.int64).max
 _ARRAYS = ("tokens", "action_mask", "behavior_log_probs", "policy_versions")
+
+
+class ReadOnlyDict(dict[str, InfoValue]):
+    """A dict that refuses changes; unlike a mappingproxy it can be pickled, copied and written as JSON."""
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError("a trajectory is read-only")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (dict(self),)
 
 
 class Row(NamedTuple):
@@ -26,7 +41,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Trajectory:
-    """One rollout with all its turns. Validated on creation; its arrays cannot be written.
+    """One rollout with all its turns. Validated on creation; its arrays and its info cannot be written.
 
     Behaviour log-probs come from the sampler, at sampling time, after temperature: nothing recomputes them, and a
     trajectory without them cannot be made.
@@ -49,7 +64,7 @@ class Trajectory:
     finish_reason: str
     finished_version: int
     """Version of the weights that the worker held when the trajectory ended."""
-    info: dict[str, InfoValue] = field(default_factory=dict)
+    info: Mapping[str, InfoValue] = field(default_factory=dict)
     """Facts of the environment, such as turns and tool calls."""
     row_lengths: tuple[int, ...] | None = None
     """Tokens in each row of a trajectory whose context was rewritten; None: one row."""
@@ -118,13 +133,23 @@ class Trajectory:
         value = getattr(self, name)
         if isinstance(value, (bool, np.bool_)) or not isinstance(value, Integral) or value < 0:
             raise self._refusal(name, f"{value!r} is not a whole number, 0 or more")
+        if int(value) > _LARGEST_WHOLE:
+            raise self._refusal(name, f"{value!r} is more than int64 holds")
         return int(value)
 
     def _finite(self, name: str) -> float:
         value = getattr(self, name)
-        if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real) or not math.isfinite(value):
+        if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
             raise self._refusal(name, f"{value!r} is not a finite number")
-        return float(value)
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        with np.errstate(over="ignore"):
+            held = np.isfinite(np.float32(number))
+        if not held:
+            raise self._refusal(name, f"{value!r} is not a finite number in float32")
+        return number
 
     def _label(self, name: str) -> bool | None:
         value = getattr(self, name)
@@ -133,7 +158,14 @@ class Trajectory:
         return None if value is None else bool(value)
 
     def _array(self, name: str, kinds: str, expected: str, size: int | None) -> np.ndarray:
-        array = np.asarray(getattr(self, name))
+        given = getattr(self, name)
+        try:
+            if isinstance(given, torch.Tensor):
+                given = given.detach().cpu()
+                given = given.float() if given.dtype == torch.bfloat16 else given  # NumPy has no bfloat16
+            array = np.asarray(given)
+        except (TypeError, ValueError, RuntimeError) as fault:
+            raise self._refusal(name, f"cannot be read as an array: {fault}") from fault
         if array.dtype == object and None in array.ravel().tolist():
             raise self._refusal(
                 name, "is missing: the sampler records it for every token, it is never recomputed"
@@ -160,18 +192,26 @@ class Trajectory:
 
     def _log_probs(self) -> np.ndarray:
         recorded = self._array("behavior_log_probs", "fiu", "numbers", self.policy_tokens)
-        array = np.array(recorded, dtype=np.float32)
-        wrong = ~(np.isfinite(array) & (array <= 0))
+        with np.errstate(over="ignore"):
+            array = np.array(recorded, dtype=np.float32)
+        wrong = ~(np.isfinite(array) & (recorded <= 0))  # as recorded: what rounds to 0 may be positive
         if wrong.any():
             at = int(wrong.argmax())
-            raise self._refusal("behavior_log_probs", f"[{at}] = {array[at]} is not finite and at most 0")
+            raise self._refusal(
+                "behavior_log_probs", f"[{at}] = {recorded[at]} is not finite and at most 0 in float32"
+            )
         return array
 
     def _row_lengths(self) -> tuple[int, ...] | None:
         if self.row_lengths is None:
             return None
-        lengths = tuple(self.row_lengths)
-        whole = all(isinstance(length, Integral) and length > 0 for length in lengths)
+        try:
+            lengths = tuple(self.row_lengths)
+        except TypeError:
+            raise self._refusal("row_lengths", f"{self.row_lengths!r} is not a sequence") from None
+        whole = all(
+            isinstance(length, Integral) and not isinstance(length, bool) and length > 0 for length in lengths
+        )
         if not whole or sum(lengths) != self.tokens.size:
             raise self._refusal(
                 "row_lengths", f"{lengths} are not positive parts of {self.tokens.size} tokens"
@@ -185,14 +225,14 @@ class Trajectory:
                     "action_mask", f"[{start}] is the first token of a row: nothing predicts it"
                 )
 
-    def _info(self) -> dict[str, InfoValue]:
+    def _info(self) -> ReadOnlyDict:
         if not isinstance(self.info, Mapping):
             raise self._refusal("info", f"{self.info!r} is not a mapping")
         info = {key: fact.item() if isinstance(fact, np.generic) else fact for key, fact in self.info.items()}
         for key, value in info.items():
             if not isinstance(key, str) or not isinstance(value, (float, int, str, bool)):
                 raise self._refusal("info", f"[{key!r}] = {value!r} is not a number, text or flag")
-        return info
+        return ReadOnlyDict(info)
 
     def _seal(self) -> None:
         for name in _ARRAYS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterable
@@ -61,6 +62,8 @@ def save_trajectories(path: str | os.PathLike[str], trajectories: Iterable[Traje
 
 def load_trajectories(path: str | os.PathLike[str]) -> list[Trajectory]:
     """Read what `save_trajectories` wrote, validated anew; a damaged or foreign file is refused by name."""
+    if os.path.isdir(path):
+        raise IsADirectoryError(errno.EISDIR, "Is a directory, not a file of trajectories", os.fspath(path))
     try:
         with safe_open(os.fspath(path), framework="numpy") as file:
             header = file.metadata() or {}
@@ -77,6 +80,10 @@ def load_trajectories(path: str | os.PathLike[str]) -> list[Trajectory]:
             )
     except (SafetensorError, ValueError) as fault:
         raise ValueError(f"{os.fspath(path)}: {fault}") from fault
+    except OSError as fault:
+        if os.fspath(path) in str(fault):
+            raise
+        raise type(fault)(f"{os.fspath(path)}: {fault}") from fault
     except (LookupError, TypeError, AttributeError) as fault:
         raise ValueError(f"{os.fspath(path)}: damaged header ({type(fault).__name__}: {fault})") from fault
 

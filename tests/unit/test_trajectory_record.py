@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import json
 import math
 import pickle
 
@@ -47,6 +49,40 @@ def test_a_pickled_trajectory_is_sealed_again():
     assert trajectory.tokens.tolist() == facts()["tokens"]
     with pytest.raises(ValueError, match="read-only"):
         trajectory.behavior_log_probs[0] = 0
+
+
+def test_info_cannot_be_changed_but_copied_and_written():
+    given = {"turns": 3}
+    trajectory = example(info=given)
+    given["turns"] = 4
+    for same in (
+        trajectory,
+        pickle.loads(pickle.dumps(trajectory)),
+        copy.deepcopy(trajectory),
+        dataclasses.replace(trajectory, reward=1.0),
+    ):
+        for change in (
+            lambda info: info.update(turns=5),
+            lambda info: info.__setitem__("turns", 5),
+            lambda info: info.pop("turns"),
+            lambda info: info.__ior__({"turns": 5}),
+            lambda info: info.clear(),
+        ):
+            with pytest.raises(TypeError, match="read-only"):
+                change(same.info)
+        assert same.info == {"turns": 3}
+        assert json.dumps(same.info) == '{"turns": 3}'
+    assert dataclasses.asdict(trajectory)["info"] == {"turns": 3}
+
+
+@pytest.mark.filterwarnings("error")
+def test_tensors_of_any_float_and_with_gradient_are_taken_by_value():
+    values = facts()["behavior_log_probs"]
+    for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
+        tensor = torch.tensor(values, dtype=dtype, requires_grad=True)
+        trajectory = example(behavior_log_probs=tensor)
+        assert trajectory.behavior_log_probs.dtype == np.float32
+        assert trajectory.behavior_log_probs.tolist() == values
 
 
 def test_counts_turns_and_rows():
@@ -101,6 +137,21 @@ def test_what_the_sampler_did_not_record_is_never_recomputed(field):
         ),
         ({"row_lengths": (5, 3)}, r"action_mask \[5\] is the first token of a row"),
         ({"row_lengths": (6, 3)}, r"row_lengths \(6, 3\) are not positive parts of 8 tokens"),
+        ({"row_lengths": 4}, "row_lengths 4 is not a sequence"),
+        ({"row_lengths": (True, 7)}, r"row_lengths \(True, 7\)"),
+        ({"tokens": [[1], [1, 2]]}, "tokens cannot be read as an array: "),
+        (
+            {"behavior_log_probs": torch.zeros(4, device="meta")},
+            "behavior_log_probs cannot be read as an array: ",
+        ),
+        ({"behavior_log_probs": [-1, 1e-60, -1, -1]}, r"behavior_log_probs \[1\] = 1e-60 is not"),
+        (
+            {"behavior_log_probs": [-1, -1e300, -1, -1]},
+            r"behavior_log_probs \[1\] = -1e\+300 is not finite and at most 0 in float32",
+        ),
+        ({"trajectory_id": 2**63}, rf"trajectory {2**63}: trajectory_id {2**63} is more than int64 holds"),
+        ({"reward": 1e39}, r"reward 1e\+39 is not a finite number in float32"),
+        ({"reward": 10**400}, "reward 10+ is not a finite number in float32"),
         ({"row_lengths": (8, 0)}, r"row_lengths \(8, 0\)"),
         ({"behavior_log_probs": [-1.0] * 3}, "behavior_log_probs has 3 values, expected 4"),
         ({"behavior_log_probs": [-1, math.nan, -1, -1]}, r"behavior_log_probs \[1\] = nan"),
@@ -122,8 +173,9 @@ def test_what_the_sampler_did_not_record_is_never_recomputed(field):
         ({"info": {1: 1}}, r"info \[1\] = 1"),
         ({"info": None}, "info None is not a mapping"),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:80],
 )
+@pytest.mark.filterwarnings("error")
 def test_a_false_record_is_refused_with_trajectory_field_position_and_value(changes, match):
     with pytest.raises(ValueError, match=rf"^(trajectory 7: )?{match}"):
         example(**changes)

@@ -40,7 +40,7 @@ def test_everything_comes_back_to_the_last_bit(tmp_path):
     trajectories = [
         example(reward=0.1, info={"nan": 1e-300, "text": "\u00fc\n", "flag": False, "count": 10**18}),
         example(trajectory_id=2**60, failed=None, info={}, row_lengths=None),
-        example(trajectory_id=9, reward=-1e300, failed=True),
+        example(trajectory_id=9, reward=-1e30, failed=True),
     ]
     save_trajectories(tmp_path / "sample.safetensors", iter(trajectories))
     loaded = load_trajectories(tmp_path / "sample.safetensors")
@@ -114,6 +114,16 @@ def test_weights_are_not_trajectories(tmp_path):
     save_file({"weight": np.ones(3)}, tmp_path / "model.safetensors")
     with pytest.raises(ValueError, match=r"model\.safetensors: not a trajectory file"):
         load_trajectories(tmp_path / "model.safetensors")
+
+
+def test_a_directory_is_named_and_called_one(tmp_path):
+    with pytest.raises(IsADirectoryError, match=f"Is a directory.*{tmp_path}"):
+        load_trajectories(tmp_path)
+
+
+def test_a_device_is_named():
+    with pytest.raises((OSError, ValueError), match="/dev/null"):
+        load_trajectories("/dev/null")
 
 
 def test_an_absent_file_is_absent(tmp_path):
