@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from flashreinforce_molt import __version__
 from flashreinforce_molt.config import SettingError
@@ -120,6 +122,8 @@ def run_train(options: argparse.Namespace) -> int:
         return _list_recipes()
     if options.dry_run or options.diff:
         return _run_review(options)
+    if options.resume:
+        _as_recorded(options)
     if options.recipe is None:
         _list_recipes()
         raise SettingError(
@@ -151,6 +155,19 @@ def run_train(options: argparse.Namespace) -> int:
     )
 
 
+def _as_recorded(options: argparse.Namespace) -> None:
+    """What a resumed run began with, below what the command line says now."""
+    from flashreinforce_molt.resuming import recorded_request
+
+    output = options.output or (f"runs/{options.recipe}" if options.recipe else None)
+    if output is None:
+        raise SettingError("--resume needs --output, the run directory to go on in")
+    recipe, variants, overrides = recorded_request(Path(output))
+    options.recipe = options.recipe or recipe
+    options.variant = options.variant or variants
+    options.overrides = [*overrides, *options.overrides]
+
+
 def _list_recipes() -> int:
     from flashreinforce_molt.recipes import available_recipes
 
@@ -177,11 +194,17 @@ def _guarded(options: argparse.Namespace) -> int:
     try:
         return options.run(options)
     except (SettingError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
+        return _ended(f"error: {error}", BAD_INPUT)
     except (RuntimeError, FloatingPointError, OSError) as error:
-        print(f"run failed: {error}", file=sys.stderr)
-        return FAILED
-    except KeyboardInterrupt:
-        print("stopped at once; the newest checkpoint is from before", file=sys.stderr)
+        return _ended(f"run failed: {error}", FAILED)
+    except KeyboardInterrupt as stop:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a third one would only spoil the exit code
+        print(stop or "stopped at once", file=sys.stderr)
         return INTERRUPTED
+
+
+def _ended(message: str, code: int) -> int:
+    from flashreinforce_molt.telemetry.redaction import redact
+
+    print(redact(message), file=sys.stderr)
+    return code

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+COMMIT = re.compile(r"[0-9a-f]{40}")
 DATASETS, PACKAGES = "datasets.json", "packages.json"
 
 
@@ -30,3 +32,8 @@ def dataset_revision(id: str | None, stated: str | None) -> str | None:
     if stated or id is None:
         return stated
     return lock(DATASETS).get(id, {}).get("revision")
+
+
+def short_revision(revision: str, digits: int = 12) -> str:
+    """The first digits of a commit; anything else whole, so that what must be hidden is never a piece of itself."""
+    return revision[:digits] if COMMIT.fullmatch(revision) else revision

@@ -287,7 +287,7 @@ class MoltConfig:
     prefix_caching: bool = False
     """Keep the KV cache of shared prefixes between turns."""
     packing: bool = False
-    """Pack several trajectories into one row; our loss refuses it."""
+    """Pack several trajectories into one row; refused, since it is not proven with our loss."""
     runners: int = setting(2, minimum=1)
     """Processes that drive agents and grade answers."""
     check_weights: bool = False

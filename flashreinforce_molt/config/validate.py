@@ -7,11 +7,11 @@ the loader applies it only where nobody wrote a value. All of them are pure func
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 
 from flashreinforce_molt.config.catalogue import nearest
 from flashreinforce_molt.config.experiment import Check, Experiment
+from flashreinforce_molt.config.locks import COMMIT, short_revision
 from flashreinforce_molt.config.report import Derived, Report
 from flashreinforce_molt.config.validate_batch import (
     auto_molt_microbatch,
@@ -32,10 +32,12 @@ from flashreinforce_molt.config.validate_cluster import (
 )
 from flashreinforce_molt.config.validate_molt import (
     auto_model_path,
+    auto_prefix_caching,
     validate_engine,
     validate_molt_queue,
     validate_native,
     validate_partial_rollout,
+    validate_routing_replay,
 )
 
 
@@ -216,9 +218,6 @@ def validate_environment(experiment: Experiment) -> list[Check]:
     return report.checks(f"{chosen}, up to {experiment.config.environment.max_turns} turns")
 
 
-_COMMIT = re.compile(r"[0-9a-f]{40}")
-
-
 def validate_model(experiment: Experiment) -> list[Check]:
     """One model, pinned; code from its repository only in so many words."""
     id, config, revision, code = (f"model.{key}" for key in ("id", "config", "revision", "trust_remote_code"))
@@ -255,7 +254,7 @@ def validate_model(experiment: Experiment) -> list[Check]:
             report.add(
                 "warning", f"{report.say(id)} is UNPINNED; set {revision} to a commit of that repository"
             )
-        elif not _COMMIT.fullmatch(model.revision):
+        elif not COMMIT.fullmatch(model.revision):
             report.add(
                 "warning", f"{report.say(revision)} may move; a full commit of 40 hexadecimal digits does not"
             )
@@ -263,7 +262,7 @@ def validate_model(experiment: Experiment) -> list[Check]:
         report.add("warning", f"{report.say(revision)} has no effect on a model that is not downloaded")
     if model.trust_remote_code:
         report.add("warning", f"{report.say(code)} runs Python code of the model repository on this machine")
-    where = f"revision {model.revision[:12]}" if model.revision else "a local model"
+    where = f"revision {short_revision(model.revision)}" if model.revision else "a local model"
     return report.checks(f"{model.id or 'built from model.config'}, {where}")
 
 
@@ -394,6 +393,7 @@ VALIDATORS: tuple[Callable[[Experiment], list[Check]], ...] = (
     validate_native,
     validate_molt_queue,
     validate_partial_rollout,
+    validate_routing_replay,
     validate_cluster,
     validate_parallel,
     validate_model_parallel,
@@ -404,6 +404,7 @@ DERIVATIONS: tuple[Callable[[Experiment], Derived], ...] = (
     auto_molt_microbatch,
     auto_molt_updates,
     auto_model_path,
+    auto_prefix_caching,
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flashreinforce_molt.config.experiment import Check, Experiment
+from flashreinforce_molt.config.locks import short_revision
 from flashreinforce_molt.config.model_shapes import MODEL_SHAPES
 from flashreinforce_molt.config.report import Derived, Report
 from flashreinforce_molt.config.validate_batch import prompts_per_update
@@ -18,6 +19,10 @@ _LOCAL_ONLY = {
 }
 """Settings that Molt has no flag for, with the value that needs none."""
 
+_STALE_TOKENS = (
+    "; Molt warns that its masking of stale tokens is inactive, which is right here: ratio and gate act on every "
+    "token instead"
+)
 MOLT_GROUPS = ("cluster.", "molt.", "data.")
 """Groups of settings that only the Molt engine reads."""
 _MOLT_ONLY = ("evaluation.suites", "evaluation.at_start", "evaluation.max_new_tokens")
@@ -34,8 +39,33 @@ def auto_model_path(experiment: Experiment) -> Derived:
     ):
         return {} if model.id is None else {"molt.model_path": (model.id, "model.id is a folder")}
     name = model.id.rpartition("/")[2]
-    short = f"-{model.revision[:8]}" if model.revision else ""
+    short = f"-{short_revision(model.revision, 8)}".replace("/", "-") if model.revision else ""
     return {"molt.model_path": (f"models/{name}{short}", "the pinned snapshot, since Molt takes no revision")}
+
+
+def auto_prefix_caching(experiment: Experiment) -> Derived:
+    """Routing replay reads the choices of cached prefixes too."""
+    if experiment.engine == "molt" and experiment.config.molt.routing_replay:
+        return {"molt.prefix_caching": (True, "molt.routing_replay=true needs it")}
+    return {}
+
+
+def validate_routing_replay(experiment: Experiment) -> list[Check]:
+    """Molt would turn prefix caching on for routing replay, whatever was asked."""
+    replay, caching = "molt.routing_replay", "molt.prefix_caching"
+    report = Report("routing-replay", experiment, replay, caching)
+    config = experiment.config
+    if experiment.engine != "molt" or not config.molt.routing_replay:
+        return []
+    if not config.molt.prefix_caching:
+        report.add(
+            "error",
+            f"{report.say(caching)} contradicts {report.say(replay)}, for which Molt would turn it on; set one of them "
+            "otherwise",
+        )
+    return report.checks(
+        "the learner replays the experts that the rollout chose; prefix caching is on for it"
+    )
 
 
 def validate_engine(experiment: Experiment) -> list[Check]:
@@ -96,6 +126,7 @@ def validate_partial_rollout(experiment: Experiment) -> list[Check]:
         return report.checks(
             f"partial rollout is on: up to {config.rollout.in_flight} trajectories live on across updates, and "
             "their tokens are corrected by the recorded log-probs"
+            + (_STALE_TOKENS if config.objective.importance_correction else "")
         )
     return report.checks("each batch is finished before the next begins, so no trajectory spans an update")
 
@@ -157,20 +188,18 @@ def validate_native(experiment: Experiment) -> list[Check]:
             report.add(
                 "error", f"{report.say('objective.aggregation')} is unknown to Molt; set {native}=true"
             )
+    if config.molt.packing:
+        report.add(
+            "error",
+            f"{report.say('molt.packing')} is refused: our loss is not proven on packed rows, and without it Molt packs "
+            "only with the attention te, which model.attention does not offer; set molt.packing=false",
+        )
     if config.molt.native:
-        if config.molt.packing:
-            report.add("error", f"{report.say('molt.packing')} is not proven with our loss; set it to false")
         for name in sizes:
             if experiment.settings[name].value > 1:
                 report.add(
                     "error", f"{report.say(name)} is not proven with our loss; use 1, or {native}=false"
                 )
-    if config.molt.packing and config.model.attention != "flash_attention_2":
-        report.add(
-            "error",
-            f"{report.say('molt.packing')} needs model.attention=flash_attention_2, not "
-            f"{config.model.attention}",
-        )
     return report.checks(
         "our registered loss and estimator"
         if config.molt.native

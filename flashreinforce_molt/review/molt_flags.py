@@ -269,12 +269,7 @@ MOLT_GROUPS: Mapping[str, tuple[FlagRow, ...]] = {
         _same("vllm.tensor_parallel_size", "cluster.rollout_tensor_parallel"),
         _same("vllm.enable_expert_parallel", "cluster.rollout_expert_parallel"),
         _same("vllm.gpu_memory_utilization", "cluster.rollout_memory_share"),
-        _row(
-            "vllm.enable_prefix_caching",
-            "molt.prefix_caching molt.routing_replay",
-            lambda c, _: c.molt.prefix_caching or c.molt.routing_replay,
-            "routing replay needs it",
-        ),
+        _same("vllm.enable_prefix_caching", "molt.prefix_caching"),
         _same("train.check_weight_update_equal", "molt.check_weights"),
     ),
     "files": (
@@ -375,11 +370,6 @@ def _weight(setting: Setting) -> int:
     if setting.layer in layers:
         return layers.index(setting.layer)
     return len(layers) + (setting.layer == "--set")
-
-
-def is_secret_flag(name: str) -> bool:
-    """Molt takes a key on its command line, where everybody can read it."""
-    return name.rpartition(".")[2] in ("key", "token", "password", "secret")
 
 
 def flattened(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flashreinforce_molt.config.experiment import Check, Experiment
-from flashreinforce_molt.config.recipe_file import unknown
 from flashreinforce_molt.molt.interface import defaults, mistake, molt_options
 from flashreinforce_molt.molt.options import LOSS_MODE, MOLT_VERSION
-from flashreinforce_molt.review.molt_flags import Flag, FlagRow, flattened, is_secret_flag, rows_for
+from flashreinforce_molt.review.molt_extras import check_extra_flags, check_secrets, too_small
+from flashreinforce_molt.review.molt_flags import Flag, FlagRow, rows_for
 
 Values = Mapping[str, Any]
 _FLAG = re.compile(r"--([a-z_]+(?:\.[a-z_0-9]+)+)")
@@ -147,7 +147,9 @@ def refuse_packing(v: Values) -> str | None:
         if v["actor.loss_mode"] == LOSS_MODE:
             return "--fsdp.packing_samples is not proven with our loss"
     elif v["train.dynamic_batch_enable"]:
-        return "--train.dynamic_batch_enable needs --fsdp.packing_samples"
+        return (
+            "--train.dynamic_batch_enable needs --fsdp.packing_samples, which is refused here; leave it off"
+        )
     return None
 
 
@@ -317,14 +319,15 @@ def check_flags(experiment: Experiment, flags: Sequence[Flag], told: Sequence[Ch
     A rule stays silent about flags whose settings an error among `told` already names.
     """
     mapped = {row.flag: row for row in rows_for(experiment.config)}
-    checks = _extra_flags(experiment, mapped)
+    checks = [*check_secrets(experiment, tuple(flags)), *check_extra_flags(experiment, mapped)]
     known = {flag.name: flag.value for flag in flags if flag.name in molt_options()}
     for name, value in known.items():
-        if wrong := mistake(molt_options()[name], value):
+        option = molt_options()[name]
+        if wrong := mistake(option, value) or (None if name in mapped else too_small(option, value)):
             checks.append(
                 Check("molt-flag", "error", f"--{name} {_word(value)} {wrong}", _settings(name, mapped))
             )
-    if checks:
+    if any(check.level == "error" for check in checks):
         return checks
     accused = {name for check in told if check.level == "error" for name in check.settings}
     values, silent = predict(known)
@@ -348,24 +351,6 @@ def check_flags(experiment: Experiment, flags: Sequence[Flag], told: Sequence[Ch
         f"{len(known)} flags fit the interface of Molt {MOLT_VERSION}, and it changes none of them silently"
     )
     return [Check("molt-flags", "ok", fits)]
-
-
-def _extra_flags(experiment: Experiment, mapped: Mapping[str, FlagRow]) -> list[Check]:
-    """`molt.flags` may name flags of Molt that no setting of ours decides."""
-    origin = f"from {experiment.settings['molt.flags'].layer}"
-    checks = []
-    for name in flattened(experiment.config.molt.flags):
-        if name in mapped:
-            ours = ", ".join(mapped[name].settings) or "fixed here"
-            message = f"molt.flags.{name} ({origin}) is decided by {ours}; change that instead"
-        elif is_secret_flag(name):
-            message = f"molt.flags.{name} ({origin}) would stand in files and process lists; export WANDB_API_KEY instead"
-        elif name not in molt_options():
-            message = unknown("flag", f"molt.flags.{name}", tuple(molt_options()), origin)
-        else:
-            continue
-        checks.append(Check("molt-flag", "error", message, ("molt.flags",)))
-    return checks
 
 
 def _settings(name: str, mapped: Mapping[str, FlagRow]) -> tuple[str, ...]:

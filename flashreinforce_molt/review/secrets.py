@@ -6,12 +6,14 @@ import os
 from typing import Any
 
 from flashreinforce_molt.review.document import Review
-from flashreinforce_molt.review.molt_flags import flattened, is_secret_flag
+from flashreinforce_molt.review.molt_extras import is_secret
+from flashreinforce_molt.review.molt_flags import flattened
 from flashreinforce_molt.telemetry.redaction import redact
 
 
 def without_secrets(review: Review, value: Any) -> Any:
-    """A copy of `value` without secrets of the environment, of known shapes, and of flags that hold some."""
-    flags = flattened(review.experiment.config.molt.flags)
-    held = {f"{name}_SECRET": str(text) for name, text in flags.items() if is_secret_flag(name)}
+    """A copy of `value` without secrets of the environment, of known shapes, and of free-form settings that hold some."""
+    config = review.experiment.config
+    free = flattened({"molt": config.molt.flags, "environment": config.environment.options})
+    held = {f"{name}_SECRET": str(text) for name, text in free.items() if is_secret(name)}
     return redact(value, environ={**os.environ, **held})

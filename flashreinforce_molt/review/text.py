@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from flashreinforce_molt.config.experiment import Setting
+from flashreinforce_molt.config.locks import short_revision
 from flashreinforce_molt.config.typed import show
 from flashreinforce_molt.config.validate_cluster import actor_gpus, data_parallel, rollout_gpus
 from flashreinforce_molt.molt.interface import molt_options
@@ -86,7 +87,9 @@ def _origin(layer: str, source: str) -> str:
 def _pins(review: Review, width: int) -> list[Line]:
     rows: list[list[Span]] = []
     for pin in review.pins:
-        version: Span = ("UNPINNED", "warning") if pin.version is None else (pin.version[:12], "value")
+        version: Span = (
+            ("UNPINNED", "warning") if pin.version is None else (short_revision(pin.version), "value")
+        )
         rows.append([(f"  {pin.kind}", ""), (pin.name, ""), version, (pin.source, "source")])
     return [*heading("pins"), *columns(rows, (9, 42, 12), width)] if rows else []
 

@@ -125,3 +125,10 @@ def test_the_doctor_without_a_recipe_asks_molts_parser_about_all(capsys, monkeyp
     assert "moe + stability: Molt's own parser and checks take the" in said
     monkeypatch.setattr(Machine, "version", lambda self, name: None)
     assert main(["doctor"]) == 2
+
+
+def test_an_error_shows_no_secret(capsys):
+    assert train_main(["--recipe", "r1", "--set", "optim.lr=sk-Abcdefgh12345678", "--output", "x"]) == 2
+    told = capsys.readouterr().err
+    assert "optim.lr" in told
+    assert "Abcdefgh" not in told

@@ -8,8 +8,11 @@ from published import ON_MOLT, errors_of, flags_of, review_of
 
 from flashreinforce_molt.molt.interface import arguments, defaults, mistake, molt_options
 from flashreinforce_molt.molt.options import FLASH_OPTIONS
+from flashreinforce_molt.review.layout import plain
+from flashreinforce_molt.review.molt_extras import CHANGES, HARMLESS, REFUSED, is_secret
 from flashreinforce_molt.review.molt_flags import rows_for
 from flashreinforce_molt.review.molt_rules import RULES, predict, refusals
+from flashreinforce_molt.review.text import page
 
 
 def test_a_sound_command_is_not_refused():
@@ -52,10 +55,11 @@ def test_a_silent_change_is_an_error_of_the_review_unless_it_is_written_out():
     message = "rollout.in_flight=512 (from recipe) exceeds train.batch_size=128 (from recipe)"
     assert message in errors_of("r1", "molt.partial_rollout=false")[0]
     assert flags_of(review_of("r1"))["train.partial_rollout_enable"] is True
-    assert (
-        flags_of(review_of("moe", "stability", "molt.prefix_caching=false"))["vllm.enable_prefix_caching"]
-        is True
+    message = (
+        "molt.prefix_caching=false (from --set) contradicts molt.routing_replay=true (from variant stability)"
     )
+    assert message in errors_of("moe", "stability", "molt.prefix_caching=false")[0]
+    assert flags_of(review_of("moe", "stability"))["vllm.enable_prefix_caching"] is True
 
 
 @pytest.mark.parametrize(
@@ -66,15 +70,20 @@ def test_a_silent_change_is_an_error_of_the_review_unless_it_is_written_out():
             "unknown flag molt.flags.vllm.blok_size (from --set); nearest: vllm.block_size",
         ),
         ("molt.flags.rollout.top_p=0.9", "molt.flags.rollout.top_p (from --set) is decided by rollout.top_p"),
-        ("molt.flags.train.force_on_policy=false", "is decided by fixed here"),
+        ("molt.flags.train.force_on_policy=false", "is fixed here; leave it out"),
         ("molt.flags.vllm.block_size=lots", "--vllm.block_size lots must be a whole number"),
         ("molt.flags.vllm.moe_backend=3", "--vllm.moe_backend 3 must be text"),
         ("molt.flags.algo.kl.estimator=k9", "--algo.kl.estimator k9 is not one of k1, k2, k3"),
         ("molt.flags.vllm.enforce_eager=1", "--vllm.enforce_eager 1 must be true or false"),
         ("molt.flags.reward.clip_range=[0]", "takes 2 values"),
         ("molt.flags.eval.batch_size=[1]", "takes one value, not a list"),
-        ("molt.flags.eval.batch_size=0", "--eval.batch_size 0 must be above 0"),
+        ("molt.flags.eval.batch_size=0", "--eval.batch_size 0 must be at least 1"),
         ("molt.flags.logger.wandb.key=abcdefgh1", "export WANDB_API_KEY instead"),
+        ("molt.flags.rollout.micro_batch_size=0", "--rollout.micro_batch_size 0 must be at least 1"),
+        ("molt.flags.rollout.max_tokens_per_gpu=-3", "--rollout.max_tokens_per_gpu -3 must be at least 1"),
+        ("molt.flags.vllm.data_parallel_size=2", "takes GPUs that the plan does not count"),
+        ("molt.flags.vllm.pipeline_parallel_size=2", "takes GPUs that the plan does not count"),
+        ("molt.flags.ckpt.load_enable=true", "use --resume instead"),
     ],
 )
 def test_a_flag_of_molt_is_checked_by_name_type_choice_and_rule(override, message):
@@ -165,3 +174,71 @@ def test_no_published_experiment_relies_on_a_silent_change():
         values, silent = predict(flags_of(review_of(*names)))
         assert silent == [], names
         assert refusals(values) == [], names
+
+
+@pytest.mark.parametrize("name", sorted(molt_options()))
+def test_no_whole_number_of_molt_ends_in_a_traceback(name):
+    option = molt_options()[name]
+    if option.type is int and option.kind == "value" and not option.several:
+        for value in (-2, 0, 2):
+            review_of("qwen_math", f"molt.flags.{name}={value}")
+        if option.default is None or option.default >= 1:
+            assert errors_of("qwen_math", f"molt.flags.{name}=0")
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("reward.clip_range=[0, 1]", "changes the method: rewards are clipped"),
+        ("actor.freezing_steps=5", "changes the method: the first updates change nothing"),
+        ("actor.lora_dim=8", "changes the method: adapters"),
+        ("vllm.dtype=float16", "changes the method: rollouts are sampled in another precision"),
+        ("algo.advantage.gamma=0.9", "changes the method: the advantages"),
+        ("actor.aux_loss_coef=0.1", "changes the method: a loss of the router"),
+        ("vllm.decode_context_parallel_size=2", "is not reviewed"),
+        ("fsdp.sequence_parallel=true", "is not reviewed"),
+    ],
+)
+def test_a_flag_that_changes_the_method_or_that_nothing_covers_is_warned_about(override, message):
+    said = [
+        check.message
+        for check in review_of("r1", f"molt.flags.{override}").checks
+        if check.level == "warning"
+    ]
+    assert any(message in each and "(from --set)" in each for each in said), said
+
+
+def test_every_listed_flag_exists():
+    for start in (*REFUSED, *CHANGES, *HARMLESS):
+        assert any(name.startswith(start) for name in molt_options()), start
+    assert [name for name in molt_options() if is_secret(name)] == ["logger.wandb.key"]
+
+
+def test_packing_is_refused_with_one_message_whatever_else_is_set():
+    for words in ([], ["model.attention=flash_attention_2"], ["molt.native=false"]):
+        (message,) = errors_of("r1", "molt.packing=true", *words)
+        assert message.startswith("molt.packing=true (from --set) is refused: ")
+        assert message.endswith("set molt.packing=false")
+
+
+def test_a_secret_never_enters_molts_command():
+    review = review_of("r1", "environment.options.api_key=hunter2")
+    (message,) = [check.message for check in review.errors]
+    assert message.startswith("environment.options.api_key (from --set) would stand in the command")
+    assert "hunter2" not in plain(page(review, 120))
+    (error,) = errors_of("r1", "data.path=https://me:hunter2@example.org/x.parquet")
+    assert error.startswith("--data.prompt_dataset (--set) holds a secret")
+
+
+def test_a_piece_of_a_hidden_revision_is_hidden_too():
+    text = plain(page(review_of("r1", "model.revision=hf_Abcdefgh12345678"), 120))
+    assert "hf_" not in text
+    assert "Abcdefgh" not in text
+
+
+def test_partial_rollout_explains_the_warning_that_molt_prints():
+    said = {check.id: check.message for check in review_of("r1").checks}
+    assert (
+        "Molt warns that its masking of stale tokens is inactive, which is right here"
+        in said["partial-rollout"]
+    )
