@@ -9,11 +9,15 @@ from typing import Any
 
 
 class Interrupts:
-    """While entered, the first SIGINT or SIGTERM calls `on_first` and sets `requested`; the second raises."""
+    """While entered, the first SIGINT or SIGTERM calls `on_first` and sets `requested`; the second raises.
 
-    def __init__(self, on_first: Callable[[], None], say: Callable[[str], None]) -> None:
+    Until `on_first` is set there is nothing to save, and the first one raises KeyboardInterrupt too.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
         self.requested = False
-        self._on_first, self._say = on_first, say
+        self.on_first: Callable[[], None] | None = None
+        self._say = say
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
@@ -26,10 +30,10 @@ class Interrupts:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        if self.requested:
+        if self.requested or self.on_first is None:
             raise KeyboardInterrupt
         self.requested = True
         self._say(
             f"{signal.Signals(number).name}: finishing the update, then saving; once more stops at once"
         )
-        self._on_first()
+        self.on_first()

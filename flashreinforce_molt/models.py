@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from torch import nn
 from transformers import (
+    CONFIG_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -82,6 +84,7 @@ def _from_scratch(config: ModelConfig, seed: int) -> Policy:
         raise SettingError("model.config has no model_type; name a transformers family, such as qwen2")
     if "vocab_size" in values:
         raise SettingError("model.config.vocab_size follows from model.alphabet; remove it")
+    _validate_config_keys(values)
     values |= {
         "vocab_size": len(tokenizer),
         "pad_token_id": tokenizer.pad_token_id,
@@ -92,9 +95,26 @@ def _from_scratch(config: ModelConfig, seed: int) -> Policy:
         architecture = AutoConfig.for_model(**values)
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(architecture, attn_implementation=config.attention)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        with torch.no_grad():
+            model(input_ids=torch.zeros(1, 2, dtype=torch.long))  # sizes that do not fit show here
+    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
         raise SettingError(f"model.config cannot be built by transformers: {error}") from error
     return Policy(model, tokenizer)
+
+
+def _validate_config_keys(values: dict[str, object]) -> None:
+    """transformers keeps unknown keys without a word; a misspelt size must not train another model."""
+    family = str(values["model_type"])
+    if family not in CONFIG_MAPPING:
+        near = difflib.get_close_matches(family, list(CONFIG_MAPPING), n=3, cutoff=0.3)
+        raise SettingError(
+            f"model.config.model_type={family!r} is no transformers family; nearest: {', '.join(near)}"
+        )
+    known = set(CONFIG_MAPPING[family]().to_dict()) | {"model_type", "head_dim", "rope_theta", "rope_scaling"}
+    for key in values:
+        if key not in known:
+            near = difflib.get_close_matches(key, sorted(known), n=3, cutoff=0.3)
+            raise SettingError(f"model.config.{key}: {family} has no such key; nearest: {', '.join(near)}")
 
 
 def _from_hub(config: ModelConfig) -> Policy:

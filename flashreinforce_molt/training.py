@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import statistics
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from transformers.utils.logging import disable_progress_bar
 
 from flashreinforce_molt.checkpoint import Checkpoint, RunState, newest_checkpoint, save_checkpoint
-from flashreinforce_molt.config import Config
+from flashreinforce_molt.config import Config, SettingError
 from flashreinforce_molt.config.experiment import Experiment
 from flashreinforce_molt.environments import make_suite, options_of
 from flashreinforce_molt.evaluation import evaluate
@@ -23,11 +24,11 @@ from flashreinforce_molt.learners import make_learner
 from flashreinforce_molt.learners.torch_learner import UpdateResult
 from flashreinforce_molt.learners.warm_start import warm_start
 from flashreinforce_molt.models import Policy, build_policy, load_policy
-from flashreinforce_molt.resuming import validate_same_method
+from flashreinforce_molt.resuming import record_continuation, validate_same_method
 from flashreinforce_molt.rollout.episodes import ENDINGS
 from flashreinforce_molt.rollout.ledger import Ledger
 from flashreinforce_molt.rollout.plan import bounds_of, is_lockstep, worker_plans
-from flashreinforce_molt.rollout.pool import RolloutPool, WaitInterrupted
+from flashreinforce_molt.rollout.pool import RolloutError, RolloutPool, WaitInterrupted
 from flashreinforce_molt.rollout.processes import prestart
 from flashreinforce_molt.rollout.weights import WeightStore
 from flashreinforce_molt.telemetry import (
@@ -36,7 +37,7 @@ from flashreinforce_molt.telemetry import (
     SinkGroup,
     TensorBoardSink,
     create_run_directory,
-    record_resume,
+    discard_unstarted,
     write_config,
     write_provenance,
     write_report,
@@ -63,29 +64,53 @@ def train(
     prestart()
     disable_progress_bar()  # the live view is the only one that draws
     config = experiment.config
+    _validate_machine(experiment)
     suite = make_suite(config.environment.name, options_of(config))
     suite.training_tasks(config.seed)  # a mistake in the data shows before anything is written
     held_out = suite.evaluation_tasks(config.evaluation.size) if config.evaluation.size else []
     run_dir = create_run_directory(output, resume=resume)
     if resume and not accept_changes:
         validate_same_method(run_dir, experiment)
-    with ExitStack() as stack:
-        view = stack.enter_context(
-            LiveView(
-                config.train.updates,
-                recipe=" + ".join([experiment.recipe, *experiment.variants]),
-                run_dir=output,
-                engine=experiment.engine,
-                mode="sync" if is_lockstep(config) else "async",
-                delta=config.objective.delta,
-                live=config.telemetry.live,
+    try:
+        with ExitStack() as stack:
+            view = stack.enter_context(
+                LiveView(
+                    config.train.updates,
+                    recipe=" + ".join([experiment.recipe, *experiment.variants]),
+                    run_dir=output,
+                    engine=experiment.engine,
+                    mode="sync" if is_lockstep(config) else "async",
+                    delta=config.objective.delta,
+                    live=config.telemetry.live,
+                )
             )
-        )
-        run = Run(experiment, run_dir, suite, held_out, view, stack, resume=resume, command=command)
-        code = run.train()
+            run = Run(experiment, run_dir, suite, held_out, view, stack, resume=resume, command=command)
+            code = run.train()
+    except BaseException as error:
+        unstarted = discard_unstarted(run_dir)
+        if isinstance(error, KeyboardInterrupt):
+            kept = "nothing was trained yet, so nothing is kept" if unstarted else newest_name(run_dir)
+            raise KeyboardInterrupt(f"stopped at once; {kept}") from None
+        raise
     if run.learner.updates_done:  # Ctrl-C may come before there is anything to draw
         write_report([run_dir], run_dir / "report.html")
     return code
+
+
+def newest_name(run_dir: Path) -> str:
+    """What `--resume` would go on from, in words."""
+    names = sorted(path.name for path in (run_dir / "checkpoints").glob("update_*"))
+    return f"--resume goes on from {names[-1]}" if names else "no checkpoint was written yet"
+
+
+def _validate_machine(experiment: Experiment) -> None:
+    """What the run needs and this machine lacks, before anything is written or loaded."""
+    if experiment.config.engine.device == "cuda" and not torch.cuda.is_available():
+        raise SettingError(
+            "engine.device=cuda, but torch finds no GPU on this machine; use engine.device=cpu"
+        )
+    if experiment.engine == "megatron" and importlib.util.find_spec("megatron") is None:
+        raise SettingError("--engine megatron needs megatron-core: python -m pip install -e '.[megatron]'")
 
 
 class Run:
@@ -111,9 +136,10 @@ class Run:
         done = checkpoint.state.update if checkpoint else 0
         self._earlier_s = checkpoint.state.wall_s if checkpoint else 0.0
         self._began = time.monotonic()
+        self.interrupts = stack.enter_context(Interrupts(view.message))
         if checkpoint:
             view.message(f"resuming after update {done} from {checkpoint.path.name}")
-            record_resume(run_dir, done, command=command)
+            record_continuation(run_dir, experiment, done, command=command)
         else:
             self._record(experiment, command)
         self.log = stack.enter_context(MetricsLog(run_dir, resume_at=done if checkpoint else None))
@@ -127,7 +153,7 @@ class Run:
         if checkpoint:
             checkpoint.restore(self.learner)
         self.pool = self._pool(checkpoint)
-        self.interrupts = stack.enter_context(Interrupts(on_first=self.pool.stop_waiting, say=view.message))
+        self.interrupts.on_first = self.pool.stop_waiting
 
     def train(self) -> int:
         """Every update that is left; returns 0, or 130 after Ctrl-C."""
@@ -137,8 +163,14 @@ class Run:
         self.pool.start()
         self._mark = _Mark(time.monotonic(), self.pool.tokens_finished)
         while self.learner.updates_done < config.train.updates and not stop:
-            with suppress(WaitInterrupted):
+            try:
                 self._update()
+            except WaitInterrupted:
+                break
+            except RolloutError:
+                if self.learner.updates_done:
+                    self._checkpoint()  # what was learnt is whole; only the rollout ended
+                raise
             done = self.learner.updates_done
             stop = self.interrupts.requested
             if config.evaluation.every and done % config.evaluation.every == 0 and not stop:
@@ -148,7 +180,7 @@ class Run:
         if self.learner.updates_done == config.train.updates:
             self._evaluate()
         self._checkpoint()
-        return INTERRUPTED if stop else 0
+        return INTERRUPTED if self.interrupts.requested else 0
 
     def _update(self) -> None:
         config, version = self.config, self.learner.updates_done

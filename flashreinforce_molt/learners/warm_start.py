@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from flashreinforce_molt.config import Config, SettingError
 from flashreinforce_molt.environments.base import Demonstration, Suite, Task
 from flashreinforce_molt.models import Policy
-from flashreinforce_molt.rollout.codec import encode_observation, encode_prompt
+from flashreinforce_molt.rollout.codec import encode_observation, encode_prompt, encode_text
 
 ORDER_SEED_OFFSET = 1_000_000
 """Keeps the warm start's tasks apart from the data order of the run with the same seed."""
@@ -89,4 +89,4 @@ def _collate(policy: Policy, examples: list[Demonstration]) -> tuple[torch.Tenso
 
 
 def _action(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    return [*tokenizer.encode(text, add_special_tokens=False), tokenizer.eos_token_id]
+    return [*encode_text(tokenizer, text), tokenizer.eos_token_id]

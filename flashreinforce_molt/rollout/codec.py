@@ -23,8 +23,18 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: Text) -> list[int]
     """
     if isinstance(prompt, str):
         start = [tokenizer.bos_token_id] if tokenizer.bos_token_id is not None else []
-        return start + tokenizer.encode(prompt, add_special_tokens=False)
+        return start + encode_text(tokenizer, prompt)
     return tokenizer.encode(prompt_text(tokenizer, prompt), add_special_tokens=False)
+
+
+def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """Tokens of plain text. Raises ValueError that names characters which the tokenizer does not know."""
+    tokens = tokenizer.encode(text, add_special_tokens=False)
+    unknown = tokenizer.unk_token_id
+    if unknown is not None and unknown in tokens:
+        missing = sorted({c for c in text if unknown in tokenizer.encode(c, add_special_tokens=False)})
+        raise ValueError(f"{text!r}: the tokenizer does not know {missing}; add them to model.alphabet")
+    return tokens
 
 
 def prompt_text(tokenizer: PreTrainedTokenizerBase, prompt: list[Message] | Chat) -> str:
@@ -54,7 +64,7 @@ def encode_observation(
     of turn is then written as part of the observation.
     """
     if isinstance(observation, str):
-        return tokenizer.encode(observation, add_special_tokens=False)
+        return encode_text(tokenizer, observation)
     tokens = tokenizer.encode(observation_text(tokenizer, observation), add_special_tokens=False)
     if stop_token is not None and tokens[:1] == [stop_token]:
         return tokens[1:]

@@ -71,7 +71,11 @@ class WorkerFailure:
 
 def run_worker(plan: WorkerPlan, store: WeightStore, connection: Connection) -> None:
     """Body of the process; ends when the learner's end of the connection closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the learner's to handle
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # both are the learner's to handle, also when sent to the group
+        signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(plan.threads)
     torch.use_deterministic_algorithms(plan.lockstep)
     try:

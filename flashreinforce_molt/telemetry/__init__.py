@@ -20,6 +20,7 @@ _HOME_OF = {
     "write_report": "report",
     "RunDirectoryError": "run_directory",
     "create_run_directory": "run_directory",
+    "discard_unstarted": "run_directory",
     "record_resume": "run_directory",
     "write_atomically": "run_directory",
     "write_config": "run_directory",

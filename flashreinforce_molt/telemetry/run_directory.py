@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -63,9 +64,11 @@ def create_run_directory(path: str | os.PathLike[str], *, resume: bool = False) 
                 "leave out --resume, or give the --output of the run to continue"
             )
         if occupied and not resume:
-            raise RunDirectoryError(
-                f"{directory} is not empty; choose another --output, or continue the run in it with --resume"
+            resumable = any(directory.glob("checkpoints/*"))
+            other = (
+                "continue the run in it with --resume" if resumable else "remove it: it holds no checkpoint"
             )
+            raise RunDirectoryError(f"{directory} is not empty; choose another --output, or {other}")
         _make_directories(directory)
         mode = stat.S_IMODE(directory.stat().st_mode)
         if mode & stat.S_IWOTH:
@@ -76,6 +79,22 @@ def create_run_directory(path: str | os.PathLike[str], *, resume: bool = False) 
         reason = error.strerror or str(error)
         raise RunDirectoryError(f"{directory} cannot be used: {reason}; choose another --output") from error
     return directory
+
+
+def discard_unstarted(directory: Path) -> bool:
+    """Remove the files of a run that made no update and no checkpoint, so that its command can be given again.
+
+    Returns whether it was such a run; what other programs put there is left alone.
+    """
+    metrics = directory / "metrics.jsonl"
+    if (directory / "checkpoints").exists() or (metrics.exists() and metrics.stat().st_size):
+        return False
+    ours = [CONFIG_FILE, PROVENANCE_FILE, metrics.name, "evaluation.jsonl"]
+    for path in [*(directory / name for name in ours), *directory.glob("events.out.tfevents.*")]:
+        path.unlink(missing_ok=True)
+    with suppress(OSError):
+        directory.rmdir()
+    return True
 
 
 def _make_directories(directory: Path) -> None:
@@ -157,12 +176,17 @@ def write_provenance(
         "recipe": recipe,
         "variants": list(variants),
         "engine": engine,
-        "settings": {name: _setting_entry(setting) for name, setting in (settings or {}).items()},
+        "settings": setting_entries(settings or {}),
         "resumes": [],
         **(extra or {}),
     }
-    _write_json(path, content)
+    write_json(path, content)
     return path
+
+
+def setting_entries(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Settings as `provenance.json` holds them: value, source and layer by name."""
+    return {name: _setting_entry(setting) for name, setting in settings.items()}
 
 
 def _setting_entry(setting: Any) -> dict[str, Any]:
@@ -188,10 +212,11 @@ def record_resume(
         ) from None
     except (ValueError, AttributeError) as error:
         raise RunDirectoryError(f"{path} is damaged ({error}); restore it, or start a new run") from None
-    _write_json(path, content)
+    write_json(path, content)
 
 
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write JSON without secrets, atomically."""
     write_atomically(
         path, json.dumps(redact(content), indent=2, ensure_ascii=False, default=_described) + "\n"
     )

@@ -14,11 +14,11 @@ from transformers import AutoModelForCausalLM
 SCRIPT = Path(__file__).parents[2] / "scripts" / "train_molt.py"
 
 
-def start(output: Path, *overrides: str) -> subprocess.Popen[str]:
-    """A long run in a process group of its own, once its first updates are done."""
+def launch(output: Path, *overrides: str) -> subprocess.Popen[str]:
+    """A long run in a process group of its own."""
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "unit")}
     sets = [word for override in ("train.updates=100000", *overrides) for word in ("--set", override)]
-    process = subprocess.Popen(
+    return subprocess.Popen(
         [sys.executable, str(SCRIPT), "--recipe", str(RECIPE), "--output", str(output), *sets],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -26,6 +26,11 @@ def start(output: Path, *overrides: str) -> subprocess.Popen[str]:
         start_new_session=True,
         env=environment,
     )
+
+
+def start(output: Path, *overrides: str) -> subprocess.Popen[str]:
+    """A long run, once its first updates are done."""
+    process = launch(output, *overrides)
     metrics = output / "metrics.jsonl"
     while process.poll() is None and (not metrics.exists() or metrics.read_bytes().count(b"\n") < 3):
         time.sleep(0.05)
@@ -89,4 +94,19 @@ def test_when_the_learner_is_killed_its_workers_end_too(tmp_path: Path) -> None:
     process = start(tmp_path / "run")
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
+    assert wait_until_gone(process.pid) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_before_the_first_update_leaves_no_trace(tmp_path: Path, number: signal.Signals) -> None:
+    process = launch(tmp_path / "run", "warm_start.steps=100000")
+    while not (tmp_path / "run" / "provenance.json").exists():
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.05)
+    time.sleep(1.0)
+    os.killpg(process.pid, number)
+    text, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, text
+    assert "nothing was trained yet" in text
+    assert not (tmp_path / "run").exists()
     assert wait_until_gone(process.pid) == []

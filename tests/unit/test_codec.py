@@ -1,5 +1,6 @@
 """Between text and tokens: chat templates, and turns that are never encoded again."""
 
+import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -81,3 +82,11 @@ def test_end_tokens_come_from_tokenizer_and_generation_configuration() -> None:
     assert stop_tokens_of(tokenizer, None) == {eos}
     assert stop_tokens_of(tokenizer, [7, 9]) == {eos, 7, 9}
     assert stop_tokens_of(tokenizer, 7) == {eos, 7}
+
+
+def test_text_that_the_tokenizer_cannot_write_is_refused_by_character() -> None:
+    tokenizer = character_tokenizer("abc>")
+    with pytest.raises(ValueError, match=r"does not know \['x', 'y'\]; add them to model.alphabet"):
+        encode_prompt(tokenizer, "axy>")
+    with pytest.raises(ValueError, match="does not know"):
+        encode_observation(tokenizer, "!", stop_token=None)

@@ -274,7 +274,8 @@ def test_a_worker_that_is_forked_from_a_running_view_prints_past_it(
 def test_ctrl_c_gives_the_terminal_back() -> None:
     program = textwrap.dedent(
         """
-        import sys, time
+        import signal, sys, time
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
         sys.path.insert(0, sys.argv[1])
         from telemetry_example import example_metrics
         from flashreinforce_molt.telemetry import LiveView

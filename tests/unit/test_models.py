@@ -33,7 +33,6 @@ def test_a_new_model_ends_on_the_tokenizers_end_token() -> None:
     [
         ({"config": {"hidden_size": 8}}, "model.config has no model_type"),
         ({"config": {**TINY_MODEL, "vocab_size": 9}}, "vocab_size follows from model.alphabet"),
-        ({"config": {"model_type": "no_such_family"}}, "model.config cannot be built"),
         ({"config": TINY_MODEL, "alphabet": "aab"}, r"model.alphabet names \['a'\] more than once"),
         ({"id": "/no/such/directory"}, r"model.id='/no/such/directory'"),
     ],
@@ -41,3 +40,16 @@ def test_a_new_model_ends_on_the_tokenizers_end_token() -> None:
 def test_what_cannot_be_built_is_refused_by_name(config: dict, message: str) -> None:
     with pytest.raises(SettingError, match=message):
         build_policy(ModelConfig(**config), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"hidden_sizee": 4}, r"model.config.hidden_sizee: qwen2 has no such key; nearest: hidden_size"),
+        ({"model_type": "qwen22"}, r"model_type='qwen22' is no transformers family; nearest: .*qwen2"),
+        ({"num_attention_heads": 3}, r"model.config cannot be built"),
+    ],
+)
+def test_a_configuration_that_would_train_another_model_is_refused(change: dict, message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        build_policy(ModelConfig(config={**TINY_MODEL, **change}), seed=0)

@@ -18,6 +18,7 @@ from flashreinforce_molt.config import Config
 from flashreinforce_molt.telemetry import (
     RunDirectoryError,
     create_run_directory,
+    discard_unstarted,
     record_resume,
     write_atomically,
     write_config,
@@ -53,9 +54,29 @@ def test_an_existing_empty_directory_loses_write_permission_for_others(tmp_path:
 
 def test_a_directory_with_something_in_it_is_refused_with_both_fixes(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("x")
+    with pytest.raises(RunDirectoryError, match=f"{tmp_path}.*another --output.*holds no checkpoint"):
+        create_run_directory(tmp_path)
+    (tmp_path / "checkpoints" / "update_000001").mkdir(parents=True)
     with pytest.raises(RunDirectoryError, match=f"{tmp_path}.*another --output.*--resume"):
         create_run_directory(tmp_path)
     assert create_run_directory(tmp_path, resume=True) == tmp_path
+
+
+def test_a_run_without_an_update_is_discarded_and_nothing_else_is(tmp_path: Path) -> None:
+    run = create_run_directory(tmp_path / "run")
+    write_config(run, {"seed": 1})
+    (run / "metrics.jsonl").touch()
+    (run / "events.out.tfevents.1").touch()
+    assert discard_unstarted(run)
+    assert not run.exists()
+    foreign = create_run_directory(tmp_path / "foreign")
+    (foreign / "notes.txt").write_text("mine")
+    assert discard_unstarted(foreign)
+    assert (foreign / "notes.txt").exists()
+    begun = create_run_directory(tmp_path / "begun")
+    (begun / "metrics.jsonl").write_text("{}")
+    assert not discard_unstarted(begun)
+    assert (begun / "metrics.jsonl").exists()
 
 
 @pytest.mark.parametrize("exists", [True, False])

@@ -8,7 +8,7 @@ import torch
 from tiny_engine import tiny_policy
 from transformers import Gemma2Config, Gemma2ForCausalLM
 
-from flashreinforce_molt.config import Config, ObjectiveConfig, OptimConfig, TrainConfig
+from flashreinforce_molt.config import Config, ObjectiveConfig, OptimConfig
 from flashreinforce_molt.learners.scoring import score
 from flashreinforce_molt.learners.torch_learner import NonFiniteUpdateError, TorchLearner
 from flashreinforce_molt.objective import flashreinforce_loss
@@ -112,7 +112,7 @@ def test_a_gradient_that_is_not_finite_takes_no_step() -> None:
     before = copy.deepcopy(policy.model.state_dict())
     moments = copy.deepcopy(learner.optimizer.state_dict()["state"])
     handle = policy.model.model.norm.weight.register_hook(lambda grad: grad * float("inf"))
-    with pytest.raises(NonFiniteUpdateError, match="update 2: loss .* no step was taken"):
+    with pytest.raises(NonFiniteUpdateError, match=r"update 2: loss .* no step was taken"):
         learner.update(batch_of(seed=2))
     handle.remove()
     assert learner.updates_done == 1

@@ -56,7 +56,7 @@ class ToyEpisode:
             return Step(None, float("nan"), True, info={"failed": True})
         if behaviour == "every third raises" and self.position % 3 == 2:
             raise RuntimeError("flaky")
-        if behaviour == "dies":
+        if behaviour == "dies" or (behaviour == "dies later" and self.position == 30):
             import os
             import signal
 
