@@ -3,7 +3,7 @@
 The example to copy for an environment of one's own: tasks by position, held-out tasks, turns, a tool, demonstrations,
 and a baseline, all in plain text. A calculation such as `38*4+7>` is read from left to right. The model writes one
 action in each turn: `38*4` calls the calculator, which answers `152>`; `=159` commits to an answer and ends the
-episode. The reward is 1 for the right answer and 0 for any other.
+episode. The reward is 1 for the right answer and 0 for anything else; what is neither ends the episode too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _EVALUATION_SEED = "held out"
 class ToolDemo:
     """Suite of calculations with `least` to `most` operations.
 
-    With `tool: false` the calculator answers nothing and demonstrations answer at once: the baseline without a tool.
+    With `tool: false` calls are malformed and demonstrations answer at once: the baseline without a tool.
     """
 
     def __init__(self, least: int = 1, most: int = 3, tool: bool = True) -> None:
@@ -69,11 +69,10 @@ class ToolDemo:
         return ToolDemoEpisode(self.tool)
 
     def demonstration(self, task: Task, rng: random.Random, correct: bool) -> Demonstration:
-        """Every step with the calculator; a wrong one guesses a number of the right length at once."""
+        """Every step with the calculator; a wrong one gives up and answers with the first number at once."""
         results = task.data["results"]
         if not correct:
-            digits = len(str(results[-1]))
-            return Demonstration(f"{task.prompt_id}>", f"={rng.randrange(10 ** (digits - 1), 10**digits)}")
+            return Demonstration(f"{task.prompt_id}>", f"={results[0]}")
         steps = re.findall(r"[-+*]\d+", task.prompt_id) if self.tool else []
         calls = [f"{before}{step}" for before, step in zip(results, steps, strict=False)]
         turns = [(call, f"{result}>") for call, result in zip(calls, results[1:], strict=False)]
@@ -104,11 +103,11 @@ class ToolDemoEpisode:
         if action.startswith("="):
             failed = action != f"={self.task.data['results'][-1]}"
             return Step(None, float(not failed), True, info=_info(failed=failed))
-        # An episode that a limit ends here has given no answer, so it failed.
         call = _CALL.fullmatch(action) if self.tool else None
         if call is None:
-            return Step("?>", 0.0, False, info=_info(failed=True, malformed_calls=1))
+            return Step(None, 0.0, True, info=_info(failed=True, malformed_calls=1))
         result = _OPERATIONS[call[2]](int(call[1]), int(call[3]))
+        # An episode that a limit ends here has given no answer, so it failed.
         return Step(f"{result}>", 0.0, False, info=_info(failed=True, tool_calls=1))
 
     async def close(self) -> None:
