@@ -236,6 +236,8 @@ class EngineConfig:
     """Torch threads in each process."""
     device: str = setting("cpu", choices=("cpu", "cuda"))
     """Device of the learner and of the rollout workers."""
+    allow_other_versions: bool = False
+    """Start although a pinned package has another version, so that numbers may differ; another Molt never starts."""
 
 
 @dataclass

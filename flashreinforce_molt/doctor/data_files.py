@@ -25,7 +25,7 @@ def data_problem(path: Path, data: DataConfig, rows: int | None) -> str | None:
     try:
         columns, found = _parquet(path) if path.suffix == ".parquet" else _json_lines(path)
     except ImportError:
-        return "cannot be checked without pyarrow; pip install pyarrow"
+        return "cannot be checked without pyarrow; pip install -e '.[tools]'"
     except (OSError, ValueError) as error:
         return f"cannot be read ({str(error).splitlines()[0]})"
     wanted = (data.prompt_key, data.label_key, data.tools_key)

@@ -18,6 +18,7 @@ from flashreinforce_molt.resuming import validate_same_method
 from flashreinforce_molt.review.as_data import as_data
 from flashreinforce_molt.review.document import Review
 from flashreinforce_molt.review.secrets import without_secrets
+from flashreinforce_molt.telemetry.redaction import redact
 from flashreinforce_molt.telemetry.run_directory import (
     PROVENANCE_FILE,
     create_run_directory,
@@ -47,7 +48,11 @@ def start_molt(
     """
     if review.errors:
         raise SettingError(*(check.message for check in review.errors))
-    failed = [check.message for check in examine(review, machine) if check.level == "error"]
+    found = examine(review, machine)
+    for check in (*review.checks, *found):
+        if check.level == "warning":
+            print(redact(f"warning: {check.message}"), file=sys.stderr)
+    failed = [check.message for check in found if check.level == "error"]
     if failed:
         raise SettingError(*failed)
     run_dir = create_run_directory(review.run_dir, resume=resume)

@@ -11,6 +11,7 @@ from flashreinforce_molt.config.experiment import Experiment
 from flashreinforce_molt.config.validate_cluster import model_shape
 from flashreinforce_molt.molt.interface import arguments, molt_options
 from flashreinforce_molt.review.molt_flags import Flag
+from flashreinforce_molt.review.pins import pins_of
 
 _CHECKOUT = (Path(__file__).resolve().parents[2] / "scripts" / "train_molt.py").is_file()
 
@@ -78,6 +79,21 @@ def _training_command(experiment: Experiment, request: Request) -> list[str]:
     return [*words, "--resume"] if request.resume else words
 
 
+_PINNED_BY_EXTRAS = ("molt-rl", "math-verify", "alfworld")
+
+
+def _installation(experiment: Experiment) -> list[str]:
+    """This package with the extras of the recipe, then the pinned versions that these leave open."""
+    extras = "molt,tools,alfworld" if experiment.config.environment.name == "alfworld" else "molt,tools"
+    ours = ["-e", f".[{extras}]"] if _CHECKOUT else [f"flashreinforce_molt[{extras}]"]
+    pins = [
+        f"{pin.name}=={pin.version}"
+        for pin in pins_of(experiment)
+        if pin.kind == "package" and pin.name not in _PINNED_BY_EXTRAS
+    ]
+    return [shlex.join(["pip", "install", *words]) for words in (ours, pins)]
+
+
 def start_lines(experiment: Experiment, request: Request) -> tuple[str, ...]:
     """Shell lines from a fresh machine to the run."""
     words = _training_command(experiment, request)
@@ -85,7 +101,7 @@ def start_lines(experiment: Experiment, request: Request) -> tuple[str, ...]:
     if experiment.engine != "molt":
         return (launch,)
     config = experiment.config
-    lines = ["pip install 'flashreinforce_molt[molt]'"]
+    lines = _installation(experiment)
     if config.model.id is not None and config.molt.model_path != config.model.id:
         revision = ["--revision", config.model.revision] if config.model.revision else []
         target = ["--local-dir", str(config.molt.model_path)]

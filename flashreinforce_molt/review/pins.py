@@ -19,7 +19,7 @@ class Pin:
 
 
 def pins_of(experiment: Experiment) -> tuple[Pin, ...]:
-    """The model, the data sets and, for Molt, the packages."""
+    """The model, the data sets, the packages of the environment and, for Molt, those of its stack."""
     config = experiment.config
     pins = []
     if config.model.id is not None:
@@ -36,8 +36,8 @@ def pins_of(experiment: Experiment) -> tuple[Pin, ...]:
             revision = dataset_revision(str(id), stated)
             source = "recipe" if stated else "recipes/locks/datasets.json" if revision else "not resolved yet"
             pins.append(Pin("data", str(id), revision, source))
-    if experiment.engine == "molt":
-        pins += [
-            Pin("package", name, entry["version"], entry["source"]) for name, entry in lock(PACKAGES).items()
-        ]
+    for name, entry in lock(PACKAGES).items():
+        environments = entry.get("environments")
+        if config.environment.name in environments.split() if environments else experiment.engine == "molt":
+            pins.append(Pin("package", name, entry["version"], entry["source"]))
     return tuple(pins)

@@ -27,7 +27,8 @@ class Pretended(Machine):
             "gpus": [Gpu("NVIDIA H100", 80.0)] * 8,
             "ray_cluster": None,
             "run": None,
-            "versions": {name: entry["version"] for name, entry in lock(PACKAGES).items()},
+            "versions": {name: entry["version"] for name, entry in lock(PACKAGES).items()}
+            | {"pyarrow": "26"},
             **said,
         }
 
@@ -105,7 +106,7 @@ def test_every_check_is_registered_and_documented():
             "8 GPUs are needed, this machine (no Ray cluster runs; Molt would start one here) has 0",
         ),
         ({"ray_cluster": RayCluster(4, 2)}, "8 GPUs are needed, the running Ray cluster of 2 machines has 4"),
-        ({"versions": {}}, "molt-rl 0.2.1 is missing; pip install 'flashreinforce_molt[molt]'"),
+        ({"versions": {}}, "molt-rl 0.2.1 is missing; pip install molt-rl==0.2.1"),
         ({"run": "ImportError: no"}, "agent.py cannot be loaded: ImportError: no"),
     ],
 )
@@ -113,14 +114,42 @@ def test_a_lack_is_named_with_its_fix(review, tmp_path, said, message):
     assert message in " | ".join(failures(review, Pretended(tmp_path, **said)))
 
 
-def test_another_molt_is_refused_and_another_vllm_only_warned_about(review, tmp_path):
+def test_another_version_is_refused_unless_it_is_allowed_and_another_molt_always(review, tmp_path):
     versions = {name: entry["version"] for name, entry in lock(PACKAGES).items()} | {
         "molt-rl": "0.3.0",
         "vllm": "0.40",
+        "math-verify": "0.8.0",
     }
-    found = examine(review, Pretended(tmp_path, versions=versions))
-    levels = {check.message.split()[0]: check.level for check in found if check.id == "packages"}
-    assert levels == {"molt-rl": "error", "vllm": "warning"}
+    machine = Pretended(tmp_path, versions=versions)
+    levels = lambda which: {  # noqa: E731
+        check.message.split()[0]: check.level for check in examine(which, machine) if check.id == "packages"
+    }
+    assert levels(review) == {"molt-rl": "error", "vllm": "error", "math-verify": "error"}
+    assert any(
+        "pip install math-verify==0.9.0, or set engine.allow_other_versions=true" in each
+        for each in failures(review, machine)
+    )
+    allowed = review_of("r1", "engine.allow_other_versions=true")
+    assert levels(allowed) == {"molt-rl": "error", "vllm": "warning", "math-verify": "warning"}
+
+
+def test_every_recipe_asks_for_the_packages_of_its_environment(tmp_path):
+    machine = Pretended(tmp_path, versions={})
+    for recipe, wanted in {
+        "r1": ("math-verify==0.9.0", "pyarrow"),
+        "moe": ("math-verify==0.9.0", "pyarrow"),
+        "alfworld": ("alfworld==0.4.2", "textworld==1.7.0", "pyarrow"),
+    }.items():
+        text = " | ".join(failures(review_of(recipe), machine))
+        assert [each for each in wanted if each not in text] == []
+    assert "math-verify" not in " | ".join(failures(review_of("alfworld"), machine))
+
+
+def test_the_launcher_prints_the_warnings_too(review, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("flashreinforce_molt.doctor.start._LAUNCH", "json")
+    started(review, Pretended(tmp_path, gpus=[Gpu("NVIDIA A100", 40.0)] * 8), tmp_path)
+    assert "warning: a GPU here has 40 GiB" in capsys.readouterr().err
 
 
 def test_a_running_ray_cluster_counts_instead_of_this_machine(review, tmp_path):
@@ -153,6 +182,9 @@ def test_the_folder_of_the_games_is_asked_for(tmp_path):
     machine.environ = {"ALFWORLD_DATA": str(tmp_path / "nowhere")}
     assert "ALFWORLD_DATA names no folder" in " | ".join(failures(review_of("alfworld"), machine))
     machine.environ = {"ALFWORLD_DATA": str(tmp_path)}
+    assert "folder without games" in " | ".join(failures(review_of("alfworld"), machine))
+    (tmp_path / "valid_seen").mkdir()
+    (tmp_path / "valid_seen" / "game.tw-pddl").write_text("{}")
     assert "ALFWORLD_DATA" not in " | ".join(failures(review_of("alfworld"), machine))
 
 
@@ -294,5 +326,5 @@ def test_the_local_engine_asks_for_its_packages(tmp_path):
         review_of("quickstart"), Pretended(tmp_path, versions={"torch": "2.13.0", "omegaconf": "2.4"})
     )
     assert [check.message for check in found if check.level == "error"] == [
-        "transformers missing; pip install flashreinforce_molt"
+        "transformers missing; pip install -e ."
     ]

@@ -258,7 +258,7 @@ REFUSED = [
     ("r1", ["rollout.max_policy_lag=4"], "Molt cannot do this"),
     ("r1", ["rollout.top_k=50", "rollout.allow_truncated_sampling=true"], "Molt cannot do this"),
     ("r1", ["model.dtype=float32"], "Molt computes in bfloat16"),
-    ("r1", ["molt.packing=true"], "is not proven with our loss"),
+    ("r1", ["molt.packing=true"], "is not proven on packed rows"),
     ("r1", ["cluster.tensor_parallel=2"], "is not proven with our loss"),
     ("r1", ["molt.native=false", "objective.negative_token_fraction=0.9"], "needs our loss"),
     (
