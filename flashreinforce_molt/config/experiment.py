@@ -10,6 +10,7 @@ from flashreinforce_molt.config.schema import Config
 from flashreinforce_molt.config.typed import show
 
 ENGINES = ("local", "molt", "megatron")
+_RECIPE_LAYERS = ("default", "base", "recipe")
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,22 @@ class Setting:
     def written(self) -> bool:
         """Somebody chose this value: a recipe, a variant or the command line."""
         return self.layer not in ("default", "derived")
+
+    @property
+    def recipe_said(self) -> tuple[str, Any, str] | None:
+        """(layer, value, source) of the recipe, its base or the default, where something later replaced it."""
+        below = [said for said in self.replaced if said[0] in _RECIPE_LAYERS]
+        return below[-1] if below and self.layer not in _RECIPE_LAYERS else None
+
+    @property
+    def differs(self) -> bool:
+        """The value is not the recipe's; a value that is derived where the recipe says nothing is no difference."""
+        said = self.recipe_said
+        return (
+            said is not None
+            and said[1] != self.value
+            and not (self.layer == "derived" and said[0] == "default")
+        )
 
     @property
     def chosen(self) -> bool:

@@ -15,7 +15,7 @@ from flashreinforce_molt.config.errors import SettingError
 from flashreinforce_molt.doctor.checks import examine
 from flashreinforce_molt.doctor.machine import Machine
 from flashreinforce_molt.resuming import validate_same_method
-from flashreinforce_molt.review.as_data import as_data
+from flashreinforce_molt.review.as_data import as_data, replaced
 from flashreinforce_molt.review.document import Review
 from flashreinforce_molt.review.secrets import without_secrets
 from flashreinforce_molt.telemetry.redaction import redact
@@ -104,7 +104,12 @@ def _write_down(review: Review, run_dir: Path, beginning: Mapping[str, Any] | No
     experiment = review.experiment
     write_config(run_dir, experiment.config)
     settings = {
-        name: {"value": setting.value, "source": setting.source, "layer": setting.layer}
+        name: {
+            "value": setting.value,
+            "source": setting.source,
+            "layer": setting.layer,
+            "replaced": replaced(setting),
+        }
         for name, setting in experiment.settings.items()
     }
     data = as_data(review)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from flashreinforce_molt.config.experiment import Setting
 from flashreinforce_molt.config.validate_batch import prompts_per_update
 from flashreinforce_molt.config.validate_cluster import actor_gpus, data_parallel, rollout_gpus
 from flashreinforce_molt.review.document import Review
@@ -18,6 +19,7 @@ def as_data(review: Review) -> dict[str, Any]:
         "trajectories_per_update": config.train.batch_size,
         "prompts_per_update": prompts_per_update(config),
         "policy_tokens_per_update_limit": config.train.batch_size * config.rollout.max_new_tokens,
+        "policy_tokens_per_update_expected": None,
         "policy_lag": {
             "in_flight": review.lag.in_flight,
             "in_queue": review.lag.in_queue,
@@ -60,7 +62,12 @@ def as_data(review: Review) -> dict[str, Any]:
             for kind in ("model", "data", "package")
         },
         "flags": {
-            flag.name: {"value": _plain(flag.value), "source": flag.source, "layer": flag.layer}
+            flag.name: {
+                "value": _plain(flag.value),
+                "source": flag.source,
+                "layer": flag.layer,
+                "replaced": replaced(flag.setting),
+            }
             for flag in review.flags
         },
         "checks": [
@@ -72,6 +79,16 @@ def as_data(review: Review) -> dict[str, Any]:
         "env": {variable.name: variable.value for variable in review.env},
         "start": list(review.start),
     }
+
+
+def replaced(setting: Setting | None) -> list[dict[str, Any]]:
+    """What the layers below had said of a setting, oldest first, its default left out."""
+    said = () if setting is None else setting.replaced
+    return [
+        {"value": _plain(value), "source": source, "layer": layer}
+        for layer, value, source in said
+        if layer != "default"
+    ]
 
 
 def _plain(value: Any) -> Any:

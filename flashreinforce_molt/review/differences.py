@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
+from itertools import zip_longest
 from typing import Any
 
+from flashreinforce_molt.config.experiment import Setting
 from flashreinforce_molt.config.typed import show
 from flashreinforce_molt.review.as_data import as_data
 from flashreinforce_molt.review.document import Review
@@ -45,8 +48,11 @@ def difference_page(left: Review, right: Review, width: int) -> list[Line]:
             (34, side),
             width,
         )
+        pairs = zip_longest(_origin(one, side), _origin(other, side), fillvalue="")
         lines += columns(
-            [[("", ""), (_origin(one, side), "source"), (_origin(other, side), "source")]], (34, side), width
+            [[("", ""), (left_part, "source"), (right_part, "source")] for left_part, right_part in pairs],
+            (34, side),
+            width,
         )
     lines += heading("plan")
     lines += columns(
@@ -81,6 +87,6 @@ def difference_data(left: Review, right: Review) -> dict[str, Any]:
     }
 
 
-def _origin(setting: Any, width: int) -> str:
+def _origin(setting: Setting, width: int) -> list[str]:
     text = setting.layer if setting.source == setting.layer else f"{setting.layer}: {setting.source}"
-    return text if len(text) <= width else f"{text[: width - 3]}..."
+    return textwrap.wrap(text, width, break_on_hyphens=False)

@@ -48,8 +48,8 @@ def standing(setting: Setting | None) -> str:
     """How a value stands to the publication: "changed" from the recipe, "ours" where nothing is published, or ""."""
     if setting is None:
         return ""
-    if setting.layer == "--set" or setting.layer.startswith("variant"):
-        return "changed" if any(value != setting.value for _, value, _ in setting.replaced[-1:]) else ""
+    if setting.differs:
+        return "changed"
     return "ours" if setting.source.startswith("ours") else ""
 
 
@@ -74,10 +74,16 @@ def _changes(review: Review, width: int) -> list[Line]:
         return []
     rows: list[list[Span]] = []
     for setting in changed:
-        layer, value, source = setting.replaced[-1]
-        was = f"{setting.layer}: {setting.source}; replaces {show(value)} ({_origin(layer, source)})"
+        was = f"{setting.layer}: {setting.source}; {_replaced(setting)}"
         rows.append([("*", "changed"), (setting.name, ""), (show(setting.value), "value"), (was, "changed")])
     return [*heading("not as in the recipe"), *columns(rows, (2, 36, 16), width)]
+
+
+def _replaced(setting: Setting) -> str:
+    """Everything that the value replaced, down to what the recipe says."""
+    first = setting.replaced.index(setting.recipe_said) if setting.recipe_said else 0
+    chain = [f"{show(value)} ({_origin(layer, source)})" for layer, value, source in setting.replaced[first:]]
+    return "replaces " + ", before that ".join(reversed(chain))
 
 
 def _origin(layer: str, source: str) -> str:
@@ -117,12 +123,14 @@ def _flags(review: Review, width: int) -> list[Line]:
 
 def _flag_row(flag: Flag) -> list[Span]:
     mark = standing(flag.setting)
+    said = flag.setting.recipe_said if flag.setting is not None and mark == "changed" else None
+    beside = f"; {_origin(said[0], f'{show(said[1])}, {said[2]}')}" if said else ""
     origin = "" if flag.layer in ("table", "default") else f"{flag.layer}: "
     return [
         (f" {_MARKS[mark]}", mark),
         (flag.name, mark if mark == "changed" else ""),
         (_value(flag.value), "value"),
-        (origin + flag.source, "changed" if mark == "changed" else "source"),
+        (origin + flag.source + beside, "changed" if mark == "changed" else "source"),
     ]
 
 
@@ -172,7 +180,11 @@ def _plan(review: Review, width: int) -> list[Line]:
     limit = config.train.batch_size * config.rollout.max_new_tokens
     rows += [
         ("updates", f"{config.train.updates:,} on {config.train.batch_size} fresh trajectories each"),
-        ("tokens", f"at most {limit:,} policy tokens in an update, when every trajectory reaches its limit"),
+        (
+            "tokens",
+            f"at most {limit:,} policy tokens in an update, when every trajectory reaches its limit; no mean length is "
+            "published to expect less from, response_tokens_mean measures it",
+        ),
         ("policy lag", review.lag.text),
     ]
     cells = [[(f"  {name}", ""), (text, "error" if "DOES NOT FIT" in text else "")] for name, text in rows]

@@ -13,6 +13,7 @@ from published import EVERY, flags_of, review_of
 
 from flashreinforce_molt.molt.interface import arguments
 from flashreinforce_molt.review import as_data
+from flashreinforce_molt.review.differences import difference_page
 from flashreinforce_molt.review.layout import PLAIN_WIDTH, columns, plain
 from flashreinforce_molt.review.pages import PAGES, WRONG_COMMANDS, messages
 from flashreinforce_molt.review.secrets import without_secrets
@@ -37,7 +38,7 @@ def test_the_json_has_the_promised_keys():
     assert list(data) == [
         *("recipe", "variants", "engine", "pins", "flags", "checks", "plan", "command", "env", "start"),
     ]
-    assert all(set(flag) == {"value", "source", "layer"} for flag in data["flags"].values())
+    assert all(set(flag) == {"value", "source", "layer", "replaced"} for flag in data["flags"].values())
     assert all({"id", "level", "message"} <= set(check) for check in data["checks"])
     assert data["flags"]["flash.delta"]["value"] == 3e-3
     assert all(isinstance(word, str) for word in data["command"])
@@ -185,3 +186,37 @@ def test_a_terminal_gets_colours_and_a_pipe_none():
     os.close(reader)
     assert b"\x1b[" in seen
     assert b"how to start" in seen.lower()
+
+
+def test_a_change_made_twice_still_shows_what_the_recipe_says():
+    text = plain(page(review_of("r1", "optim.lr=2e-6", "optim.lr=3e-6"), 400))
+    assert (
+        "replaces 2e-06 (--set: command line), before that 1e-06 (base: published shared setting: AdamW, 1e-6)"
+        in text
+    )
+    assert "--set: command line; base: 1e-06, published shared setting: AdamW, 1e-6" in text
+
+
+@pytest.mark.parametrize(
+    "words", [["optim.lr=1e-6"], ["optim.lr=2e-6", "optim.lr=1e-6"], ["gate_5e3", "objective.delta=3e-3"]]
+)
+def test_a_value_that_equals_the_recipes_is_no_difference(words):
+    assert "NOT AS IN THE RECIPE" not in plain(page(review_of("r1", *words), 120))
+
+
+def test_the_data_say_what_was_replaced():
+    flag = as_data(review_of("r1", "gate_5e3", "objective.delta=1e-2"))["flags"]["flash.delta"]
+    assert [(entry["layer"], entry["value"]) for entry in flag["replaced"]] == [
+        ("recipe", 3e-3),
+        ("variant gate_5e3", 5e-3),
+    ]
+
+
+def test_a_comparison_cuts_no_source():
+    text = plain(difference_page(review_of("r1"), review_of("moe"), 120))
+    assert "..." not in "".join(line for line in text.splitlines() if "published" in line or "ours" in line)
+    assert "public 20-turn" in text
+
+
+def test_the_tokens_of_an_update_say_why_they_are_only_a_bound():
+    assert "no mean length is published" in " ".join(plain(page(review_of("r1"), 120)).split())
