@@ -3,7 +3,7 @@
     python benchmarks/quickstart_seeds.py --seeds 5 --plot docs/quickstart.svg
 
 Each seed is one process that runs the README's command; `job` is its whole wall time: imports, warm start,
-training, six evaluations, checkpoint and report.
+training, eight evaluations, checkpoint and report.
 """
 
 from __future__ import annotations

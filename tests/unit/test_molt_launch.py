@@ -1,4 +1,4 @@
-"""What the launch finds before anything starts; the start itself is tested in tests/integration/molt."""
+"""What the launch finds before anything starts; the start itself is tested in tests/integration/real_molt."""
 
 import subprocess
 import sys

@@ -39,15 +39,20 @@ def two_ranks(folder):
 
 @pytest.fixture(scope="module")
 def one_rank(folder, two_ranks):
-    """The batches of `two_ranks`, replayed; the first of them was sampled by the same initial weights."""
+    """The batches of `two_ranks`, replayed and interrupted after the first that moves the weights."""
     return run_molt(
         folder / "one",
         16 * UPDATES,
-        interrupt_after=2,
+        interrupt_after=first_with_gradient(two_ranks) + 1,
         train__rollout_replay_dir=folder / "batches",
         train__micro_batch_size=2,
         **OPTIONS,
     )
+
+
+def first_with_gradient(run):
+    """Place of the first update whose rewards differ; until it, every rank count has the same weights."""
+    return next(place for place, line in enumerate(run.metrics) if line["reward_std"] > 0)
 
 
 def test_every_update_is_in_our_metrics(two_ranks):
@@ -58,7 +63,7 @@ def test_every_update_is_in_our_metrics(two_ranks):
 
 def test_the_policy_learns_the_task(two_ranks):
     rewards = [line["reward_mean"] for line in two_ranks.metrics]
-    assert statistics.mean(rewards[-5:]) > statistics.mean(rewards[:5]) + 0.3, rewards
+    assert statistics.mean(rewards[-5:]) > statistics.mean(rewards[:3]) + 0.3, rewards
 
 
 def test_every_publication_reached_every_weight_of_the_sampler(two_ranks):
@@ -70,7 +75,8 @@ def test_every_publication_reached_every_weight_of_the_sampler(two_ranks):
 def test_the_learner_knows_the_sampler(two_ranks):
     """Behaviour log-probs are the sampler's own: on the first batch, learner and sampler differ by rounding only."""
     assert two_ranks.metrics[0]["sequence_kl_max"] < 1e-3
-    assert all(line["acceptance_rate"] > 0.5 for line in two_ranks.metrics)
+    assert two_ranks.metrics[0]["acceptance_rate"] == 1
+    assert max(line["sequence_kl_mean"] for line in two_ranks.metrics[2:]) > 1e-3, "stale batches drift"
 
 
 def test_the_failure_filter_works_on_explicit_labels(two_ranks):
@@ -95,7 +101,9 @@ def test_information_of_the_environment_counts_over_turns(two_ranks):
 
 
 def test_one_rank_makes_the_same_update_from_the_same_batch(two_ranks, one_rank):
-    two, one = two_ranks.metrics[0], one_rank.metrics[0]
+    place = first_with_gradient(two_ranks)
+    two, one = two_ranks.metrics[place], one_rank.metrics[place]
+    assert two["grad_norm"] > 0
     for name in ("reward_mean", "policy_tokens", "retained_tokens", "filtered_tokens", "acceptance_rate"):
         assert one[name] == two[name], name
     for name in ("grad_norm", "sequence_kl_mean", "ratio_max", "top_token_share"):

@@ -1,6 +1,6 @@
 """The real parser and checks of molt-rl 0.2.1 against the review, for every recipe and variant.
 
-    python -m pytest -m slow tests/integration/molt/test_real_parser.py
+    python -m pytest -m slow tests/integration/real_molt/test_real_parser.py
 
 Neither torch nor Ray is imported, except by the test of the late errors, which is skipped without them.
 """
