@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -12,8 +13,9 @@ from pathlib import Path
 
 from flashreinforce_molt import __version__
 from flashreinforce_molt.config import SettingError
+from flashreinforce_molt.config.experiment import ENGINES
 
-OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+OK, FAILED, BAD_INPUT, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
 
 _COMMANDS = {
     "report": (
@@ -79,10 +81,16 @@ def add_train_arguments(parser: argparse.ArgumentParser, *, fixed_recipe: str | 
 
 def add_experiment_arguments(parser: argparse.ArgumentParser, *, fixed_recipe: str | None = None) -> None:
     """What names an experiment and where it runs."""
+    engines: Sequence[str] = ENGINES
     if fixed_recipe is None:
-        parser.add_argument("--recipe", metavar="NAME", help="experiment to run: a name or a .yaml file")
+        parser.add_argument(
+            "--recipe", type=_text, metavar="NAME", help="experiment to run: a name or a .yaml file"
+        )
     else:
+        from flashreinforce_molt.recipes import engines_of
+
         parser.set_defaults(recipe=fixed_recipe)
+        engines = engines_of(fixed_recipe)
     parser.add_argument(
         "--variant", action="append", default=[], metavar="V", help="variant of the recipe; repeatable"
     )
@@ -94,10 +102,8 @@ def add_experiment_arguments(parser: argparse.ArgumentParser, *, fixed_recipe: s
         dest="overrides",
         help="change one setting; repeatable",
     )
-    parser.add_argument(
-        "--engine", choices=("local", "molt", "megatron"), help="where it runs; default: the recipe's first"
-    )
-    parser.add_argument("--output", metavar="DIR", help="run directory; default: runs/RECIPE")
+    parser.add_argument("--engine", choices=engines, help="where it runs; default: the recipe's first")
+    parser.add_argument("--output", type=_text, metavar="DIR", help="run directory; default: runs/RECIPE")
     parser.add_argument(
         "--resume", action="store_true", help="go on from the newest checkpoint in the run directory"
     )
@@ -106,6 +112,13 @@ def add_experiment_arguments(parser: argparse.ArgumentParser, *, fixed_recipe: s
         action="store_true",
         help="resume although settings of the method differ from those the run began with",
     )
+
+
+def _text(word: str) -> str:
+    """A word of the command line that an empty shell variable did not eat."""
+    if not word.strip():
+        raise argparse.ArgumentTypeError("must not be empty")
+    return word
 
 
 def add_review_arguments(parser: argparse.ArgumentParser) -> None:
@@ -120,7 +133,7 @@ def run_train(options: argparse.Namespace) -> int:
     """Train as asked; SettingError when something is wrong with the request."""
     if options.list:
         return _list_recipes()
-    if options.dry_run or options.diff:
+    if options.dry_run or options.diff is not None:
         return _run_review(options)
     if options.resume:
         _as_recorded(options)
@@ -192,7 +205,11 @@ def _run_doctor(options: argparse.Namespace) -> int:
 def _guarded(options: argparse.Namespace) -> int:
     """Run the chosen command; a person's mistake becomes a message and code 2, never a traceback."""
     try:
-        return options.run(options)
+        code = options.run(options)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError as error:
+        return PIPE_CLOSED if _nobody_reads() else _ended(f"run failed: {error}", FAILED)
     except (SettingError, ValueError) as error:
         return _ended(f"error: {error}", BAD_INPUT)
     except (RuntimeError, FloatingPointError, OSError) as error:
@@ -203,8 +220,22 @@ def _guarded(options: argparse.Namespace) -> int:
         return INTERRUPTED
 
 
+def _nobody_reads() -> bool:
+    """Whether the broken pipe is our own output, whose reader has seen enough; then nothing more is written."""
+    try:
+        sys.stdout.flush()
+        return False
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+
+
 def _ended(message: str, code: int) -> int:
     from flashreinforce_molt.telemetry.redaction import redact
 
     print(redact(message), file=sys.stderr)
     return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -33,6 +33,7 @@ __all__ = [
     "Resolution",
     "Setting",
     "available_recipes",
+    "engines_of",
     "load_experiment",
     "resolve_experiment",
 ]
@@ -105,11 +106,18 @@ def resolve_experiment(
         problems.extend(base.problems)
         if base.extends is not None:
             chain = f"{file.name} extends {base.name}, which extends {base.extends}"
-            problems.append(problem(f"recipe {chain}; a recipe may extend one that stands alone"))
+            raise SettingError(
+                f"recipe {chain}; a recipe may extend one that stands alone: extend {base.extends}, and choose the rest by "
+                "--variant or --set"
+            )
         layers.apply("base", base.assignments)
     layers.apply("recipe", file.assignments)
     for variant in variants:
         if variant in file.variants:
+            beside = file.variants[variant].beside
+            if beside is not None and beside not in variants:
+                said = f"variant {variant} was published with {beside}, not alone; add --variant {beside}"
+                problems.append(Check("variant", "warning", said))
             layers.apply(f"variant {variant}", file.variants[variant].assignments)
         else:
             none = "" if file.variants else "; this recipe has no variants"
@@ -140,6 +148,11 @@ def resolve_experiment(
     experiment = _with_derived(experiment, layers, broken)
     checks = [check for check in run_checks(experiment) if not broken & set(check.settings)]
     return Resolution(experiment, (*problems, *checks))
+
+
+def engines_of(recipe: str) -> tuple[str, ...]:
+    """The engines of one recipe."""
+    return _Shelf(None).read(recipe).engines
 
 
 def available_recipes(recipes_dir: str | Path | None = None) -> dict[str, RecipeSummary]:

@@ -13,7 +13,7 @@ from flashreinforce_molt.config.typed import MAX_TEXT, checked_text, free_value,
 
 MAX_FILE_LENGTH = 256 * 1024
 _RECIPE_KEYS = ("summary", "extends", "engines", "requires", "settings", "variants")
-_VARIANT_KEYS = ("summary", "settings")
+_VARIANT_KEYS = ("summary", "with", "settings")
 _LEAF_KEYS = ("value", "source")
 
 
@@ -33,6 +33,8 @@ class VariantBlock:
 
     summary: str
     assignments: tuple[Assignment, ...]
+    beside: str | None = None
+    """Variant that it was published with."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,9 @@ class _Reader:
                 block.line, f"variant {show(name)} must be a mapping with the keys {', '.join(_VARIANT_KEYS)}"
             )
         self._known_keys(table, _VARIANT_KEYS, f"variant {show(name)}")
-        return VariantBlock(self._text(table, "summary", f"variant {show(name)}"), self._settings(table))
+        beside = self._text(table, "with", f"variant {show(name)}") if "with" in table.entries else None
+        summary = self._text(table, "summary", f"variant {show(name)}")
+        return VariantBlock(summary, self._settings(table), beside)
 
     def _settings(self, owner: Table) -> tuple[Assignment, ...]:
         found: list[Assignment] = []

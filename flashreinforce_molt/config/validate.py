@@ -286,6 +286,8 @@ def validate_in_flight(experiment: Experiment) -> list[Check]:
     slots, workers = "rollout.in_flight", "engine.workers"
     report = Report("in-flight", experiment, slots, workers)
     count, among = experiment.config.rollout.in_flight, experiment.config.engine.workers
+    if experiment.engine == "molt":
+        return report.checks(f"{count} trajectories in flight")
     if count < among:
         report.add(
             "error",

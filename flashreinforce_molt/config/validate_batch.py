@@ -172,7 +172,9 @@ def validate_data(experiment: Experiment) -> list[Check]:
     """The training data fill whole batches, and somebody said where they are."""
     path, rows, updates = "data.path", "data.rows", "train.updates"
     report = Report(
-        "data", experiment, path, rows, updates, "data.passes", "data.max_rows", "train.batch_size"
+        "data",
+        experiment,
+        *(path, rows, updates, "data.passes", "data.max_rows", "data.tools_key", "train.batch_size"),
     )
     config, per_pass = experiment.config, updates_per_pass(experiment.config)
     if experiment.engine != "molt":
@@ -182,6 +184,11 @@ def validate_data(experiment: Experiment) -> list[Check]:
         report.add(
             "error",
             f"{path} is missing{lost}; Molt reads its prompts from a file, such as data/dapo/train.parquet",
+        )
+    if config.environment.name == "python_tool" and config.data.tools_key is None:
+        tools = report.say("data.tools_key")
+        report.add(
+            "warning", f"{tools}: the chat template will not show the Python tool to the model; use tools"
         )
     if per_pass is None:
         report.add(

@@ -26,6 +26,17 @@ def reference_gpus(config: Config) -> int:
     return actor_gpus(config) if uses else 0
 
 
+def engines_with_room(config: Config) -> int:
+    """vLLM engines that fit beside learner and reference, each within one machine."""
+    cluster = config.cluster
+    free = [cluster.gpus_per_node] * cluster.nodes
+    for share in (actor_gpus(config), reference_gpus(config)):
+        for _ in range(cluster.actor_nodes if share else 0):
+            fullest = max(range(cluster.nodes), key=lambda node: free[node])
+            free[fullest] -= cluster.actor_gpus_per_node
+    return sum(max(0, gpus) // cluster.rollout_tensor_parallel for gpus in free)
+
+
 def data_parallel(config: Config) -> int:
     """Data-parallel size of the learner, rounded down."""
     return max(1, actor_gpus(config) // (config.cluster.tensor_parallel * config.cluster.context_parallel))
@@ -54,6 +65,12 @@ def validate_cluster(experiment: Experiment) -> list[Check]:
             f"{actor} GPUs for the learner + {rollout} for rollouts{extra} are more than the {have} of "
             f"{report.say(names[0])} and {report.say(names[1])}; lower {names[4]} or add machines "
             "(Molt would wait for ever)",
+        )
+    elif (room := engines_with_room(config)) < cluster.rollout_engines:
+        report.add(
+            "error",
+            f"beside the learner the machines hold {room} engines of {report.say(tensor)} GPUs, not {report.say(names[4])}: "
+            f"an engine stays within one machine; lower {tensor}, or give the learner whole machines",
         )
     for part, whole in ((names[2], names[0]), (names[3], names[1]), (tensor, names[1])):
         if experiment.settings[part].value > experiment.settings[whole].value:

@@ -23,6 +23,23 @@ _STALE_TOKENS = (
     "; Molt warns that its masking of stale tokens is inactive, which is right here: ratio and gate act on every "
     "token instead"
 )
+IDLE_ON_MOLT = (
+    "engine.workers",
+    "engine.threads",
+    "engine.device",
+    "model.alphabet",
+    "rollout.publication",
+    "rollout.allow_truncated_sampling",
+    "train.logprob_chunk_tokens",
+    "warm_start.batch_size",
+    "warm_start.lr",
+    "warm_start.correct_fraction",
+    "evaluation.size",
+    "telemetry.live",
+    "telemetry.dump_trajectories",
+)
+"""Settings that nothing reads on Molt."""
+
 MOLT_GROUPS = ("cluster.", "molt.", "data.")
 """Groups of settings that only the Molt engine reads."""
 _MOLT_ONLY = ("evaluation.suites", "evaluation.at_start", "evaluation.max_new_tokens")
@@ -76,6 +93,9 @@ def validate_engine(experiment: Experiment) -> list[Check]:
             setting = experiment.settings[name]
             if setting.value != neutral:
                 report.add("error", f"{report.say(name)}: Molt cannot do this; leave it {neutral!r}")
+        for name in IDLE_ON_MOLT:
+            if experiment.settings[name].chosen:
+                report.add("warning", f"{report.say(name)} has no effect on the engine molt")
         if experiment.config.model.dtype != "bfloat16":
             report.add("error", f"{report.say('model.dtype')}: Molt computes in bfloat16 here")
         if experiment.config.model.id is None:

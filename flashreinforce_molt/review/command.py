@@ -18,7 +18,7 @@ DEFAULT_RECIPE = "r1"
 
 def reviewed(options: argparse.Namespace) -> Review:
     """The review of what the command line asks for."""
-    recipe = options.recipe or DEFAULT_RECIPE
+    recipe = DEFAULT_RECIPE if options.recipe is None else options.recipe
     variants, overrides = tuple(options.variant), tuple(options.overrides)
     return _review(
         recipe, Request(recipe, variants, overrides, options.engine, options.output, options.resume)
@@ -37,7 +37,7 @@ def run_review(options: argparse.Namespace) -> int:
     from flashreinforce_molt.review.secrets import without_secrets
 
     review = reviewed(options)
-    other = _other(options.diff, review) if options.diff else None
+    other = _other(options.diff, review) if options.diff is not None else None
     if options.format == "json":
         from flashreinforce_molt.review.as_data import as_data
         from flashreinforce_molt.review.differences import difference_data

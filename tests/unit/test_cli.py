@@ -2,6 +2,8 @@
 
 import json
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -132,3 +134,53 @@ def test_an_error_shows_no_secret(capsys):
     told = capsys.readouterr().err
     assert "optim.lr" in told
     assert "Abcdefgh" not in told
+
+
+def test_a_closed_pipe_is_no_error_worth_a_word():
+    script = "import sys; from flashreinforce_molt.cli import train_main; sys.exit(train_main(['--dry-run']))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+    )
+    process.stdout.close()
+    told = process.stderr.read()
+    assert process.wait() == 141
+    assert told == b""
+
+
+def test_the_module_runs_as_a_program():
+    done = subprocess.run(
+        [sys.executable, "-m", "flashreinforce_molt.cli", "--version"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0
+    assert done.stdout.strip()
+
+
+@pytest.mark.parametrize("option", ["--recipe", "--output"])
+def test_an_empty_word_is_refused(option, capsys):
+    with pytest.raises(SystemExit) as ended:
+        train_main(["--dry-run", option, ""])
+    assert ended.value.code == 2
+    assert f"argument {option}: must not be empty" in capsys.readouterr().err
+
+
+def test_an_empty_comparison_is_refused(capsys):
+    assert train_main(["--dry-run", "--diff", ""]) == 2
+    assert "--diff '' is malformed" in capsys.readouterr().err
+
+
+def test_a_launcher_offers_only_the_engines_of_its_recipe(capsys):
+    with pytest.raises(SystemExit):
+        train_main(["--help"], recipe="moe")
+    assert "--engine {molt}" in capsys.readouterr().out
+
+
+def test_a_pipe_that_breaks_elsewhere_is_a_failed_run(capsys, monkeypatch):
+    def breaks(options):
+        raise BrokenPipeError("the worker is gone")
+
+    monkeypatch.setattr("flashreinforce_molt.cli._run_review", breaks)
+    assert train_main(["--dry-run"]) == 1
+    assert "run failed: the worker is gone" in capsys.readouterr().err

@@ -6,9 +6,11 @@ from published import EVERY, errors_of, flags_of, review_of
 from flashreinforce_molt.config.catalogue import catalogue
 from flashreinforce_molt.config.locks import DATASETS, PACKAGES, lock
 from flashreinforce_molt.config.validate import ENVIRONMENTS
+from flashreinforce_molt.config.validate_molt import IDLE_ON_MOLT
 from flashreinforce_molt.environments import SUITES
 from flashreinforce_molt.molt.interface import mistake, molt_options
 from flashreinforce_molt.recipes import available_recipes, load_experiment
+from flashreinforce_molt.review.molt_flags import rows_for
 
 PUBLISHED = {
     "r1": {
@@ -420,3 +422,46 @@ def test_what_has_no_effect_on_the_method_is_said():
         "objective.delta=0.1 (from --set) has no effect: the gate is off" in message for message in said
     )
     assert errors_of("python_tools", "grpo", "token_mean") == []
+
+
+def warnings_of(*words):
+    return [check.message for check in review_of(*words).checks if check.level == "warning"]
+
+
+def test_a_variant_published_beside_another_says_so_when_alone():
+    said = "variant no_trust was published with trust_ablation, not alone; add --variant trust_ablation"
+    assert said in warnings_of("moe", "no_trust")
+    assert said not in warnings_of("moe", "trust_ablation", "no_trust")
+
+
+def test_a_tool_that_the_model_never_sees_is_warned_about():
+    assert any(
+        "will not show the Python tool" in each for each in warnings_of("python_tools", "data.tools_key=null")
+    )
+
+
+def test_an_engine_that_no_machine_has_room_for_is_refused():
+    words = [
+        "cluster.nodes=2",
+        "cluster.actor_nodes=2",
+        "cluster.rollout_engines=1",
+        "cluster.rollout_tensor_parallel=4",
+    ]
+    assert errors_of("python_tools", *words) == []
+    (error,) = errors_of(
+        "python_tools",
+        *words,
+        "cluster.actor_gpus_per_node=5",
+        "train.batch_size=130",
+        "rollout.in_flight=130",
+    )
+    assert "the machines hold 0 engines of cluster.rollout_tensor_parallel=4" in error
+
+
+def test_every_setting_reaches_molt_or_says_that_it_does_not():
+    read = {name for row in rows_for(review_of("r1").experiment.config) for name in row.settings}
+    assert not read & {*IDLE_ON_MOLT}
+    assert "engine.workers=3 (from --set) has no effect on the engine molt" in warnings_of(
+        "r1", "engine.workers=3"
+    )
+    assert errors_of("r1", "engine.workers=3") == []
