@@ -6,6 +6,7 @@ import argparse
 import importlib
 import importlib.util
 import os
+import select
 import signal
 import sys
 from collections.abc import Sequence
@@ -223,11 +224,15 @@ def _guarded(options: argparse.Namespace) -> int:
 def _nobody_reads() -> bool:
     """Whether the broken pipe is our own output, whose reader has seen enough; then nothing more is written."""
     try:
-        sys.stdout.flush()
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError):  # a stream of a test, or a closed one
         return False
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return True
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    closed = any(event & select.POLLERR for _, event in poll.poll(0))
+    if closed:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
+    return closed
 
 
 def _ended(message: str, code: int) -> int:

@@ -39,7 +39,9 @@ def examine_every_recipe(machine: Machine | None = None) -> list[Check]:
         if "molt" in listed.engines
         for variant in (None, *listed.variants)
     }
-    any_review = next(iter(reviews.values()))
+    any_review = next(
+        review for review in reviews.values() if review.experiment.config.environment.name == "math"
+    )
     checks = [*check_python(any_review, machine), *check_pins(any_review, machine)]
     if machine.version("molt-rl") is None:
         return [*checks, *check_molt_parser(any_review, machine)]
