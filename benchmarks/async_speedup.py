@@ -103,6 +103,7 @@ def measure(options: argparse.Namespace, workload: str, *settings: str) -> Timin
         "model.config.num_hidden_layers=4",
         f"train.updates={options.updates + SKIPPED_UPDATES}",
         f"train.batch_size={options.batch_size}",
+        "train.micro_batch_size=8",  # trajectories of like length share a pass, so that little is padded
         f"rollout.max_turn_tokens={TURN_TOKENS}",
         f"rollout.max_new_tokens={2 * LONGEST_TOKENS}",
         "rollout.max_context_tokens=320",
