@@ -9,7 +9,7 @@ from flashreinforce_molt.environments.base import Step, Task
 
 
 class LetterTask:
-    def __init__(self, share: float = 0.5, turns: int = 2) -> None:
+    def __init__(self, share: float = 1 / 3, turns: int = 2) -> None:
         self.share, self.turns = share, turns
 
     def training_tasks(self, seed: int) -> LetterTask:
