@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"wrote {prepare_smollm2(Path(options.output or 'models'), gguf=gguf)}")
         return 0
     if importlib.util.find_spec("pyarrow") is None:
-        raise DataError("preparing data needs pyarrow: pip install 'flashreinforce_molt[tools]'")
+        raise DataError("preparing data needs pyarrow: pip install -e '.[tools]'")
     if options.rows is not None and options.rows < 1:
         raise DataError(f"--rows {options.rows} must be at least 1")
     from flashreinforce_molt.data.locks import default_lock_file

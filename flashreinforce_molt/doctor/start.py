@@ -14,7 +14,7 @@ from typing import Any
 from flashreinforce_molt.config.errors import SettingError
 from flashreinforce_molt.doctor.checks import examine
 from flashreinforce_molt.doctor.machine import Machine
-from flashreinforce_molt.resuming import validate_same_method
+from flashreinforce_molt.resuming import record_continuation, validate_same_method
 from flashreinforce_molt.review.as_data import as_data, replaced
 from flashreinforce_molt.review.document import Review
 from flashreinforce_molt.review.secrets import without_secrets
@@ -22,7 +22,6 @@ from flashreinforce_molt.telemetry.redaction import redact
 from flashreinforce_molt.telemetry.run_directory import (
     PROVENANCE_FILE,
     create_run_directory,
-    record_resume,
     write_atomically,
     write_config,
     write_provenance,
@@ -82,16 +81,8 @@ def _newest_update(run_dir: Path) -> int:
 
 def _continue(review: Review, run_dir: Path) -> None:
     """State what runs from now on; how the run began, and what was changed since, stays in the provenance."""
-    path, update = run_dir / PROVENANCE_FILE, _newest_update(run_dir)
-    record_resume(run_dir, update)
-    earlier = json.loads(path.read_text("utf-8"))
-    changed = {
-        name: [before["value"], review.experiment.settings[name].value]
-        for name, before in earlier["settings"].items()
-        if name in review.experiment.settings and before["value"] != review.experiment.settings[name].value
-    }
-    if changed:
-        earlier["resumes"][-1]["changed"] = changed
+    record_continuation(run_dir, review.experiment, _newest_update(run_dir))
+    earlier = json.loads((run_dir / PROVENANCE_FILE).read_text("utf-8"))
     beginning = {key: value for key, value in earlier.items() if key not in (*_REVIEWED, *_WRITTEN)}
     _write_down(review, run_dir, beginning)
 

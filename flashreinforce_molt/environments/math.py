@@ -30,7 +30,7 @@ class Math:
     ) -> None:
         if importlib.util.find_spec("math_verify") is None:
             raise SettingError(
-                "this environment grades with math-verify: pip install 'flashreinforce_molt[tools]'"
+                "this environment grades with math-verify: pip install -e '.[tools]'"
             )
         self.path, self.max_rows = path, max_rows
         self.evaluation_paths = [evaluation_path] if isinstance(evaluation_path, str) else [*evaluation_path]

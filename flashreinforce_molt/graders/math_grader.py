@@ -38,7 +38,7 @@ class MathGrader:
     ) -> None:
         if importlib.util.find_spec("math_verify") is None:
             raise ModuleNotFoundError(
-                "MathGrader needs math-verify: pip install 'flashreinforce_molt[tools]'"
+                "MathGrader needs math-verify: pip install -e '.[tools]'"
             )
         self._owns_pool = pool is None
         self.pool = pool or GradingPool(

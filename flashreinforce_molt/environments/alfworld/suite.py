@@ -53,7 +53,7 @@ class AlfWorld:
             )
         if not importlib.util.find_spec("alfworld"):
             raise SettingError(
-                "environment.name=alfworld needs the games' package: pip install 'flashreinforce_molt[alfworld]'"
+                "environment.name=alfworld needs the games' package: pip install -e '.[alfworld]'"
             )
         self.root = games_folder(data)
         self.path, self.max_rows = path, max_rows

@@ -39,7 +39,7 @@ def start_team(policy: Policy, config: Config) -> MegatronTeam:
     """Start the learner ranks of a run; SettingError when Megatron is missing or the layout does not fit."""
     if find_spec("megatron") is None or find_spec("megatron.core") is None:
         raise SettingError(
-            "--engine megatron needs megatron-core; install it with pip install 'flashreinforce_molt[megatron]'"
+            "--engine megatron needs megatron-core; install it with pip install -e '.[megatron]'"
         )
     layout, ranks = learner_layout(config)
     from flashreinforce_molt.learners.megatron.architecture import validate_architecture
