@@ -219,7 +219,7 @@ def test_a_missing_package_and_wrong_options_are_named(monkeypatch) -> None:
     with pytest.raises(SettingError, match="workers=0"):
         make_suite("alfworld", {"workers": 0})
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(SettingError, match="pip install 'flashreinforce_molt\\[alfworld\\]'"):
+    with pytest.raises(SettingError, match=r"pip install -e '.\[alfworld\]'"):
         make_suite("alfworld", {})
 
 

@@ -36,7 +36,7 @@ def test_a_mistake_is_a_message_and_code_2(tmp_path, capsys):
 
 def test_without_pyarrow_the_message_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(DataError, match=r"needs pyarrow: pip install 'flashreinforce_molt\[tools\]'"):
+    with pytest.raises(DataError, match=r"needs pyarrow: pip install -e '.\[tools\]'"):
         command.run(argparse.Namespace(name="dapo", rows=None))
 
 

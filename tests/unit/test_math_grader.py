@@ -174,7 +174,7 @@ def test_a_pool_that_cannot_work_gives_error_and_says_why(monkeypatch):
 
 def test_without_math_verify_the_message_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'flashreinforce_molt\[tools\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install -e '.\[tools\]'"):
         MathGrader()
 
 
