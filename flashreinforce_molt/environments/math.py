@@ -29,9 +29,7 @@ class Math:
         grader_timeout_s: float = 3.0,
     ) -> None:
         if importlib.util.find_spec("math_verify") is None:
-            raise SettingError(
-                "this environment grades with math-verify: pip install -e '.[tools]'"
-            )
+            raise SettingError("this environment grades with math-verify: pip install -e '.[tools]'")
         self.path, self.max_rows = path, max_rows
         self.evaluation_paths = [evaluation_path] if isinstance(evaluation_path, str) else [*evaluation_path]
         self.graders, self.grader_timeout_s = graders, grader_timeout_s

@@ -37,9 +37,7 @@ class MathGrader:
         pool: GradingPool | None = None,
     ) -> None:
         if importlib.util.find_spec("math_verify") is None:
-            raise ModuleNotFoundError(
-                "MathGrader needs math-verify: pip install -e '.[tools]'"
-            )
+            raise ModuleNotFoundError("MathGrader needs math-verify: pip install -e '.[tools]'")
         self._owns_pool = pool is None
         self.pool = pool or GradingPool(
             workers=workers,

@@ -52,7 +52,9 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["update_000002", "update_000003"]
 
 
-@pytest.mark.parametrize("file", ["model.safetensors", "learner.safetensors", "waiting.safetensors", "state.json"])
+@pytest.mark.parametrize(
+    "file", ["model.safetensors", "learner.safetensors", "waiting.safetensors", "state.json"]
+)
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
 def test_a_damaged_checkpoint_is_said_and_passed_over(tmp_path: Path, file: str, damage: str) -> None:
     saved(tmp_path, 1)
@@ -78,7 +80,9 @@ def test_an_unfinished_write_is_no_checkpoint(tmp_path: Path) -> None:
     assert newest_checkpoint(tmp_path, print).state.update == 1
 
 
-def test_a_failed_write_leaves_the_old_checkpoint_and_no_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_old_checkpoint_and_no_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     saved(tmp_path, 1)
 
     def full_disk(*arguments: object) -> None:

@@ -14,7 +14,8 @@ def metadata() -> configparser.ConfigParser:
 
 def test_every_package_is_listed() -> None:
     found = {
-        ".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "flashreinforce_molt").rglob("__init__.py")
+        ".".join(path.parent.relative_to(ROOT).parts)
+        for path in (ROOT / "flashreinforce_molt").rglob("__init__.py")
     }
     listed = set(metadata()["options"]["packages"].split())
     assert listed == found | {"flashreinforce_molt.shipped_recipes"}

@@ -62,7 +62,9 @@ def test_only_the_full_score_is_a_reward_and_the_label_is_explicit() -> None:
 
 
 def test_the_constant_answer_is_the_commonest_one() -> None:
-    suite = make_suite("reasoning_gym", {"dataset": "letter_counting", "parameters": {"min_words": 3, "max_words": 5}})
+    suite = make_suite(
+        "reasoning_gym", {"dataset": "letter_counting", "parameters": {"min_words": 3, "max_words": 5}}
+    )
     tasks = suite.evaluation_tasks(60)
     answers = [task.data["item"]["answer"] for task in tasks]
     constant = suite.constant_answer(tasks)

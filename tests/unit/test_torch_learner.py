@@ -65,7 +65,11 @@ def test_an_update_is_one_adamw_step_on_the_gradient_of_the_objective(q: float) 
     entropies = -(everything.exp() * everything).sum(-1)
     log_probs = everything.gather(-1, rows.targets[..., None])[..., 0]
     loss, stats = flashreinforce_loss(
-        log_probs, **rows.objective_inputs(), delta=1.0, negative_token_fraction=q, entropies=entropies.detach()
+        log_probs,
+        **rows.objective_inputs(),
+        delta=1.0,
+        negative_token_fraction=q,
+        entropies=entropies.detach(),
     )
     loss.backward()
     matrices = [p for p in reference.parameters() if p.ndim >= 2]
@@ -79,7 +83,9 @@ def test_an_update_is_one_adamw_step_on_the_gradient_of_the_objective(q: float) 
     norm = torch.nn.utils.clip_grad_norm_(reference.parameters(), 1.0)
     optimizer.step()
 
-    result = TorchLearner(policy.model, config_of(objective__negative_token_fraction=q, optim__eps=1e-3)).update(batch)
+    result = TorchLearner(
+        policy.model, config_of(objective__negative_token_fraction=q, optim__eps=1e-3)
+    ).update(batch)
     assert result.loss == pytest.approx(loss.item(), rel=1e-5)
     assert result.grad_norm == pytest.approx(norm.item(), rel=1e-4)
     assert int(result.stats["retained_tokens"]) == int(stats["retained_tokens"])
@@ -89,7 +95,9 @@ def test_an_update_is_one_adamw_step_on_the_gradient_of_the_objective(q: float) 
 
 @pytest.mark.parametrize("micro_batch_size", [1, 2, 4])
 @pytest.mark.parametrize("chunk", [1, 7, 4096])
-def test_microbatches_and_chunks_leave_gradient_and_statistics_alone(micro_batch_size: int, chunk: int) -> None:
+def test_microbatches_and_chunks_leave_gradient_and_statistics_alone(
+    micro_batch_size: int, chunk: int
+) -> None:
     def gradient_and_stats(**changes: object) -> tuple[torch.Tensor, dict]:
         learner = TorchLearner(tiny_policy().model, config_of(**changes))
         kept: list[torch.Tensor] = []
