@@ -75,8 +75,7 @@ def play(runner, tokenizer, engine, *, label=None, max_tokens=8, max_length=96):
 
 def runner_of(suite=None, **settings):
     runner = EnvironmentRunner(AgentSettings("letter_task:LetterTask", **{"max_turns": 2, **settings}))
-    if suite is not None:
-        runner.suite = suite
+    runner.suite = LetterTask(share=2 / 3) if suite is None else suite
     return runner
 
 
