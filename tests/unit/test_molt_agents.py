@@ -74,7 +74,9 @@ def play(runner, tokenizer, engine, *, label=None, max_tokens=8, max_length=96):
 
 
 def runner_of(suite=None, **settings):
-    runner = EnvironmentRunner(AgentSettings("letter_task:LetterTask", **{"max_turns": 2, **settings}))
+    runner = EnvironmentRunner(
+        AgentSettings("letter_task:LetterTask", {"share": 0.75}, **{"max_turns": 2, **settings})
+    )
     runner.suite = LetterTask(share=2 / 3) if suite is None else suite
     return runner
 
