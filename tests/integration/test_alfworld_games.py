@@ -238,7 +238,7 @@ def test_a_game_worker_holds_no_torch(games) -> None:
     assert "libtorch" not in asyncio.run(play())
 
 
-def test_a_run_learns_from_real_games(games, tmp_path, monkeypatch) -> None:
+def test_a_run_takes_updates_from_real_games(games, tmp_path, monkeypatch) -> None:
     if importlib.util.find_spec("torch") is None:
         pytest.skip("the local engine needs torch")
     from flashreinforce_molt.recipes import load_experiment
