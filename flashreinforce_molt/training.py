@@ -136,6 +136,7 @@ class Run:
         done = checkpoint.state.update if checkpoint else 0
         self._earlier_s = checkpoint.state.wall_s if checkpoint else 0.0
         self._began = time.monotonic()
+        self._mark = _Mark(self._began, 0)
         self.interrupts = stack.enter_context(Interrupts(view.message))
         if checkpoint:
             view.message(f"resuming after update {done} from {checkpoint.path.name}")
@@ -223,8 +224,7 @@ class Run:
         self.log.append_evaluation(result)
         self.sinks.evaluation(update, result)
         self.view.evaluation(result)
-        if hasattr(self, "_mark"):
-            self._mark = _Mark(self._mark.time + time.monotonic() - started, self._mark.tokens)
+        self._mark = _Mark(self._mark.time + time.monotonic() - started, self._mark.tokens)
 
     def _checkpoint(self) -> None:
         ledger, position, waiting = self.pool.snapshot()
