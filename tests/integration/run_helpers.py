@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from flashreinforce_molt.training import train
 
 RECIPE = Path(__file__).with_name("tiny_run.yaml")
 TOY = "environment.name=toy_suite:ToySuite"
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))  # workers receive this path too
 
 
 def run(output: Path, *overrides: str, resume: bool = False) -> int:

