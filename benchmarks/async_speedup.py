@@ -103,6 +103,8 @@ def measure(options: argparse.Namespace, workload: str, *settings: str) -> Timin
         "model.config.num_hidden_layers=4",
         f"train.updates={options.updates + SKIPPED_UPDATES}",
         f"train.batch_size={options.batch_size}",
+        # Both modes: rows of one length share a forward pass, so that little is padded.
+        f"train.micro_batch_size={options.micro_batch_size}",
         f"rollout.max_turn_tokens={TURN_TOKENS}",
         f"rollout.max_new_tokens={2 * LONGEST_TOKENS}",
         "rollout.max_context_tokens=320",
@@ -130,6 +132,8 @@ def main() -> None:
     )
     parser.add_argument("--updates", type=int, default=30, help="timed updates of each run")
     parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--micro-batch-size", type=int, default=8)
+    parser.add_argument("--in-flight", type=int, default=3, help="batches under way in the asynchronous run")
     parser.add_argument("--rounds", type=int, default=1, help="repetitions; the median ratio is printed")
     parser.add_argument("--sync-threads", type=int, default=1, help="torch threads of the synchronous run")
     options = parser.parse_args()
@@ -141,7 +145,7 @@ def main() -> None:
         f"python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}"
     )
     print(
-        f"B={options.batch_size}, {options.updates} timed updates, {options.rounds} round(s); seconds per update\n"
+        f"B={options.batch_size}, {options.in_flight} batches in flight, {options.updates} timed updates, {options.rounds} round(s); seconds per update\n"
     )
     header = f"{'workload':24} {'sync s':>7} {'async s':>7} {'lag':>5} {'ratio':>6} {'bound':>6}"
     rows = []
@@ -158,7 +162,7 @@ def main() -> None:
             free = measure(
                 options,
                 workload,
-                f"rollout.in_flight={2 * batch}",
+                f"rollout.in_flight={options.in_flight * batch}",
                 "rollout.queue_depth=2",
                 "rollout.max_policy_lag=null",
             )

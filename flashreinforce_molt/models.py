@@ -21,6 +21,7 @@ from transformers import (
 )
 
 from flashreinforce_molt.config import ModelConfig, SettingError
+from flashreinforce_molt.rollout.slot_attention import SLOT_ATTENTION
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,9 @@ def load_policy(path: Path, config: ModelConfig, *, device: str = "cpu") -> Poli
 
 def rollout_model(config: PreTrainedConfig, dtype: str, device: str) -> PreTrainedModel:
     """A model of the policy's shape for a rollout worker; its weights arrive from the weight store."""
-    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype), attn_implementation="sdpa")
+    model = AutoModelForCausalLM.from_config(
+        config, dtype=getattr(torch, dtype), attn_implementation=SLOT_ATTENTION
+    )
     return model.to(device).eval()
 
 

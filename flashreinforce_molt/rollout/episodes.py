@@ -127,7 +127,9 @@ class EpisodeRunner:
         if self.lockstep:
             await self._settle()
         else:
-            await asyncio.sleep(0)
+            # The first turn of the loop begins the tasks, the second hears environments that answer at once.
+            for _ in range(2):
+                await asyncio.sleep(0)
         ended, self._ended = self._ended, []
         return ended
 

@@ -2,7 +2,8 @@
 
 Rows of the cache are kept in three zones: `[0, active)` decode, `[active, occupied)` wait for an environment
 (their keys and values stay), the rest is free. Rows change zone by swapping, so that every forward pass works
-on a contiguous view of the cache and copies nothing.
+on a contiguous view of the cache and copies nothing. A row whose turn has ended is moved only when the next step
+finds that its environment has not answered yet.
 """
 
 from __future__ import annotations
@@ -16,7 +17,18 @@ import torch
 from transformers import PreTrainedModel
 
 from flashreinforce_molt.rollout.sampling import Sampling, draw, sampling_log_probs
+from flashreinforce_molt.rollout.slot_attention import SLOT_ATTENTION, groups_of, keys_read
 from flashreinforce_molt.rollout.slot_cache import SlotCache
+
+ALWAYS_FED = 2
+FED_TOGETHER = 16
+"""Unread tokens of joining rows that `step` feeds, one a step, beside the rows that decode: so many of one row, or of
+all rows that have more. A forward pass of their own, whose overhead is that of decoding ten rows, is for more.
+"""
+
+
+READ_IN_VAIN = 1.25
+"""Rows are sorted by length again when they make attention read so much more than sorted ones would."""
 
 
 class NonFiniteLogitsError(FloatingPointError):
@@ -81,6 +93,10 @@ class SlotGenerator:
         self.active = 0
         # transformers 5.2x renamed the argument; both names are in the supported range.
         names = inspect.signature(type(model).forward).parameters
+        # A GPU reads all rows at once; and a model must hand the keyword down to its attention.
+        self._reads_by_group = (
+            model.device.type == "cpu" and model.config._attn_implementation == SLOT_ATTENTION
+        )
         self._cache_argument = "cache" if "cache" in names else "past_key_values"
 
     @property
@@ -97,16 +113,18 @@ class SlotGenerator:
         """Start or go on decoding: new trajectories take a free slot, waiting ones return from theirs."""
         if not generations:
             return
-        first = self.active
         for generation in generations:
             if not self.holds(generation):
                 if not self.free:
                     raise RuntimeError(f"no free slot for trajectory {generation.trajectory_id}")
                 self._rows.append(generation)
             generation.turn_start, generation.end = len(generation.tokens), ""
-            self._swap(self._rows.index(generation), self.active)
-            self.active += 1
-        self._prefill(first)
+            if (row := self._rows.index(generation)) >= self.active:
+                self._swap(row, self.active)
+                self.active += 1
+        unread = [row for row in generations if len(row.tokens) - 1 - row.cached > ALWAYS_FED]
+        if sum(len(row.tokens) - 1 - row.cached for row in unread) > FED_TOGETHER:
+            self._prefill(unread)
 
     @torch.inference_mode()
     def leave(self, generation: Generation) -> None:
@@ -121,12 +139,24 @@ class SlotGenerator:
 
     @torch.inference_mode()
     def step(self) -> list[Generation]:
-        """Draw one token for every active trajectory; returns those whose turn ended, now waiting."""
-        rows = self._rows[: self.active]
+        """Draw one token for every active trajectory that has read its context; returns those whose turn ended."""
+        self._park()
+        fed = self._rows[: self.active]
+        if not fed:
+            return []
+        if self._reads_by_group:
+            self._sort()
+            fed = self._rows[: self.active]
+        logits = self._forward(
+            0, [[row.tokens[row.cached]] for row in fed], [generation.cached for generation in fed]
+        )
+        for generation in fed:
+            generation.cached += 1
+        rows = [generation for generation in fed if generation.cached == len(generation.tokens)]
+        if len(rows) < len(fed):
+            logits = logits[[row.cached == len(row.tokens) for row in fed]]
         if not rows:
             return []
-        inputs = [[generation.tokens[-1]] for generation in rows]
-        logits = self._forward(0, inputs, [generation.cached for generation in rows])
         log_probs = sampling_log_probs(logits, self.sampling, [generation.tokens for generation in rows])
         if self.sampling.greedy:
             drawn = log_probs.argmax(-1)
@@ -140,7 +170,6 @@ class SlotGenerator:
                     f"trajectory {generation.trajectory_id}, token {len(generation.tokens)}: the log-prob of the "
                     f"sampled token is {log_prob} under policy version {self.version}"
                 )
-            generation.cached += 1
             generation.tokens.append(token)
             generation.policy.append(True)
             generation.log_probs.append(log_prob)
@@ -150,11 +179,19 @@ class SlotGenerator:
             elif len(generation.turn_tokens) >= generation.turn_budget:
                 generation.end = "length"
         self.tokens_drawn += len(rows)
-        ended = [generation for generation in rows if generation.end]
-        for generation in ended:
+        return [generation for generation in rows if generation.end]
+
+    def _park(self) -> None:
+        for generation in [row for row in self._rows[: self.active] if row.end]:
             self.active -= 1
             self._swap(self._rows.index(generation), self.active)
-        return ended
+
+    def _sort(self) -> None:
+        lengths = [row.cached for row in self._rows[: self.active]]
+        order = sorted(range(self.active), key=lambda row: -lengths[row])
+        if keys_read(lengths) > READ_IN_VAIN * keys_read([lengths[row] for row in order]):
+            self.cache.reorder(order, max(lengths))
+            self._rows[: self.active] = [self._rows[row] for row in order]
 
     def _swap(self, a: int, b: int) -> None:
         if a == b:
@@ -164,12 +201,14 @@ class SlotGenerator:
             self.cache.swap(a, b, length)
         self._rows[a], self._rows[b] = self._rows[b], self._rows[a]
 
-    def _prefill(self, first: int) -> None:
-        """Cache all but the last token of the rows `first:active`; `step` feeds the last one."""
+    def _prefill(self, generations: list[Generation]) -> None:
+        """Cache all but the last token of these rows in one pass; `step` feeds the last one."""
+        for i, generation in enumerate(generations, start=1):
+            self._swap(self._rows.index(generation), self.active - i)
+        first = self.active - len(generations)
         rows = self._rows[first : self.active]
         pending = [generation.tokens[generation.cached : -1] for generation in rows]
-        if any(pending):
-            self._forward(first, pending, [generation.cached for generation in rows])
+        self._forward(first, pending, [generation.cached for generation in rows])
         for generation, tokens in zip(rows, pending, strict=True):
             generation.cached += len(tokens)
 
@@ -188,4 +227,6 @@ class SlotGenerator:
             "use_cache": True,
             "logits_to_keep": 1,
         }
+        if self._reads_by_group and width == 1:
+            arguments["slot_groups"] = groups_of([start + 1 for start in starts])
         return self.model(**arguments).logits[:, -1]

@@ -41,6 +41,11 @@ class _SlotLayer(CacheLayerMixin):
             states[a, :, :length] = states[b, :, :length]
             states[b, :, :length] = kept
 
+    def reorder(self, order: torch.Tensor, length: int) -> None:
+        """Put row `order[i]` at place i; `order` is a permutation of the first rows."""
+        for states in (self._keys, self._values):
+            states[: len(order), :, :length] = states[order, :, :length]
+
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.owner.length, 0
 
@@ -78,3 +83,9 @@ class SlotCache(Cache):
         for layer in self._slot_layers:
             if layer.is_initialized:
                 layer.swap(a, b, length)
+
+    def reorder(self, order: list[int], length: int) -> None:
+        """Permute the first rows, each with at most `length` positions, in every layer that has been used."""
+        for layer in self._slot_layers:
+            if layer.is_initialized:
+                layer.reorder(torch.tensor(order), length)
