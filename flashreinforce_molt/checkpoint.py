@@ -1,7 +1,7 @@
 """Checkpoints: a Hugging Face model directory that also holds everything a resume needs.
 
 A checkpoint is written aside, flushed and renamed, so that a directory under its final name is complete. Its
-`state.json` lists the SHA-256 of every other file. Nothing here unpickles.
+`state.json` lists the SHA-256 of every other file and ends with its own. Nothing here unpickles.
 """
 
 from __future__ import annotations
@@ -16,15 +16,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from flashreinforce_molt.learners import Learner
 from flashreinforce_molt.models import Policy
+from flashreinforce_molt.rollout.ledger import Ledger
+from flashreinforce_molt.shown import shown
 from flashreinforce_molt.trajectory import Trajectory, load_trajectories, save_trajectories
 
-FORMAT = 1
+FORMAT = 2
 _NAME = re.compile(r"update_(\d{6,})")
 _STATE, _LEARNER, _WAITING = "state.json", "learner.safetensors", "waiting.safetensors"
+_NEEDED = ("config.json", _LEARNER)
 
 
 class CheckpointError(ValueError):
@@ -51,11 +55,20 @@ class Checkpoint:
     def waiting(self) -> list[Trajectory]:
         """Trajectories that were finished and not yet trained."""
         file = self.path / _WAITING
-        return load_trajectories(file) if file.exists() else []
+        try:
+            return load_trajectories(file) if file.exists() else []
+        except ValueError as error:
+            raise CheckpointError(f"{error}; remove the checkpoint to go on from the one before") from error
 
     def restore(self, learner: Learner) -> None:
         """Give a learner of the same model its optimizer's state and its update count back."""
-        learner.load_state(load_file(self.path / _LEARNER), self.state.update)
+        try:
+            learner.load_state(load_file(self.path / _LEARNER), self.state.update)
+        except (SafetensorError, LookupError, ValueError, RuntimeError) as error:
+            raise CheckpointError(
+                f"{self.path / _LEARNER} does not fit this model and learner ({type(error).__name__}: {error}); "
+                "resume with the model and engine that wrote it"
+            ) from error
 
 
 def save_checkpoint(
@@ -68,11 +81,11 @@ def save_checkpoint(
     keep: int,
 ) -> Path:
     """Write `directory/update_NNNNNN` and delete all but the newest `keep`; returns the new path."""
-    directory.mkdir(exist_ok=True)
+    directory.mkdir(0o755, exist_ok=True)
     final = directory / f"update_{state.update:06d}"
     aside = directory / f".{final.name}.part"
     shutil.rmtree(aside, ignore_errors=True)
-    aside.mkdir()
+    aside.mkdir(0o755)
     try:
         policy.model.save_pretrained(aside, safe_serialization=True)
         policy.tokenizer.save_pretrained(aside)
@@ -81,6 +94,7 @@ def save_checkpoint(
             save_trajectories(aside / _WAITING, waiting)
         files = {path.name: _sha256(path) for path in sorted(aside.iterdir())}
         content = {"format": FORMAT, **asdict(state), "files": files}
+        content["sha256"] = _signature(content)
         (aside / _STATE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         for path in [*aside.iterdir(), aside]:
             _fsync(path)
@@ -119,20 +133,42 @@ def _verify(path: Path) -> RunState:
     try:
         content = json.loads((path / _STATE).read_text("utf-8"))
         if content["format"] != FORMAT:
-            raise CheckpointError(f"{path} has format {content['format']}, this version reads {FORMAT}")
-        for name, digest in content["files"].items():
-            if _sha256(path / name) != digest:
-                raise CheckpointError(f"{path / name} does not have the checksum that {_STATE} lists")
-        return RunState(
-            update=int(content["update"]),
-            position=int(content["position"]),
-            ledger=dict(content["ledger"]),
-            wall_s=float(content["wall_s"]),
+            raise CheckpointError(
+                f"{path} has format {shown(content['format'])}, this version reads {FORMAT}"
+            )
+        if content.pop("sha256", None) != _signature(content):
+            raise CheckpointError(f"{path / _STATE} does not have the checksum that it states")
+        _verify_files(path, content["files"])
+        state = RunState(
+            **{name: content[name] for name in ("update", "position", "ledger", "wall_s")},
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if f"update_{state.update:06d}" != path.name:
+            raise CheckpointError(f"{path} holds update {state.update}; it was renamed")
+        Ledger.from_state(state.ledger)
+        return state
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+
+
+def _verify_files(path: Path, digests: dict[str, str]) -> None:
+    """Every file as it was written and no other, since transformers would read whatever lies there."""
+    for name in (*_NEEDED, *digests):
+        if name not in digests or Path(name).name != name:
+            raise CheckpointError(f"{path / _STATE} must list {shown(name)} as a file beside it")
+        if _sha256(path / name) != digests[name]:
+            raise CheckpointError(f"{path / name} does not have the checksum that {_STATE} lists")
+    present = {entry.name for entry in path.iterdir() if not entry.name.startswith(".")}
+    if foreign := sorted(present - digests.keys() - {_STATE}):
+        raise CheckpointError(
+            f"{path} holds {shown(foreign[0])}, which was not written with it; remove that file"
+        )
+
+
+def _signature(content: dict[str, Any]) -> str:
+    """SHA-256 of what a state says: a flipped digit of it would otherwise be another state."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _sha256(path: Path) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flashreinforce_molt import __version__
+from flashreinforce_molt.command_line import CommandParser
 from flashreinforce_molt.config import SettingError
 from flashreinforce_molt.config.experiment import ENGINES
 
@@ -30,7 +31,7 @@ _COMMANDS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of `flashreinforce-molt`."""
-    parser = argparse.ArgumentParser(prog="flashreinforce-molt", description=__doc__)
+    parser = CommandParser(prog="flashreinforce-molt", description=__doc__)
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     train = commands.add_parser("train", help="train a recipe, or review it with --dry-run")
@@ -63,7 +64,7 @@ def train_main(
     arguments: Sequence[str] | None = None, *, recipe: str | None = None, description: str | None = None
 ) -> int:
     """Entry point of `scripts/train_molt.py`, and of the launchers, which fix the recipe."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         description=description or "Train a FlashREINFORCE recipe.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -77,6 +78,12 @@ def add_train_arguments(parser: argparse.ArgumentParser, *, fixed_recipe: str | 
     add_experiment_arguments(parser, fixed_recipe=fixed_recipe)
     parser.add_argument("--list", action="store_true", help="list the recipes and their variants")
     parser.add_argument("--dry-run", action="store_true", help="review everything and start nothing")
+    parser.add_argument(
+        "--replay-batch",
+        type=_text,
+        metavar="FILE",
+        help="run the update of a batch kept under nonfinite/ once more, and train nothing",
+    )
     add_review_arguments(parser)
 
 
@@ -136,6 +143,8 @@ def run_train(options: argparse.Namespace) -> int:
         return _list_recipes()
     if options.dry_run or options.diff is not None:
         return _run_review(options)
+    if options.replay_batch is not None:
+        return _replay(options)
     if options.resume:
         _as_recorded(options)
     if options.recipe is None:
@@ -182,6 +191,25 @@ def _as_recorded(options: argparse.Namespace) -> None:
     options.overrides = [*overrides, *options.overrides]
 
 
+def _replay(options: argparse.Namespace) -> int:
+    """Under the settings that the run directory records; `--set` tries others."""
+    path = Path(options.replay_batch)
+    if not path.is_file():
+        raise SettingError(f"--replay-batch {path} is no file; give a batch.safetensors under nonfinite/")
+    options.output = options.output or str(path.absolute().parents[2])
+    _as_recorded(options)
+    from flashreinforce_molt.recipes import load_experiment
+
+    experiment = load_experiment(
+        options.recipe, variants=options.variant, overrides=options.overrides, engine=options.engine
+    )
+    if experiment.engine == "molt":
+        raise SettingError("--replay-batch reads batches of the engines local and megatron; Molt keeps none")
+    from flashreinforce_molt.replay import replay
+
+    return replay(path, experiment)
+
+
 def _list_recipes() -> int:
     from flashreinforce_molt.recipes import available_recipes
 
@@ -205,6 +233,7 @@ def _run_doctor(options: argparse.Namespace) -> int:
 
 def _guarded(options: argparse.Namespace) -> int:
     """Run the chosen command; a person's mistake becomes a message and code 2, never a traceback."""
+    os.umask(os.umask(0o022) | 0o002)  # nothing that a run writes is for everybody to change
     try:
         code = options.run(options)
         sys.stdout.flush()

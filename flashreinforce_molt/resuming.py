@@ -22,6 +22,8 @@ FREE = (
     "telemetry.",
     "checkpoint.",
     "evaluation.",
+    "train.check_on_policy",
+    "train.max_nonfinite_updates",
     "engine.threads",
     "engine.workers",
     "engine.device",
@@ -65,12 +67,22 @@ def record_continuation(
 def recorded_request(run_dir: Path) -> tuple[str, list[str], list[str]]:
     """Recipe, variants and `--set` values that a run began with, so that `--resume` needs none of them again."""
     content = _recorded(run_dir)
+    recipe, variants = content.get("recipe"), content.get("variants")
+    if not (isinstance(recipe, str) and isinstance(variants, list) and _are_texts(variants)):
+        raise SettingError(
+            f"{run_dir / PROVENANCE_FILE} does not say which recipe and variants this run began with; give them "
+            "with --recipe and --variant"
+        )
     overrides = [
         f"{name}={setting['value'] if isinstance(setting['value'], str) else json.dumps(setting['value'])}"
         for name, setting in content["settings"].items()
         if setting.get("layer") == "--set"
     ]
-    return content["recipe"], list(content["variants"]), overrides
+    return recipe, variants, overrides
+
+
+def _are_texts(values: list[Any]) -> bool:
+    return all(isinstance(value, str) for value in values)
 
 
 def _recorded(run_dir: Path) -> dict[str, Any]:
@@ -82,5 +94,5 @@ def _recorded(run_dir: Path) -> dict[str, Any]:
         ):
             raise ValueError("a setting has no value")
         return content
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise SettingError(f"{path} cannot be read ({error}); it says what this run began with") from error

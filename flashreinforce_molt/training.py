@@ -20,10 +20,19 @@ from flashreinforce_molt.config.experiment import Experiment
 from flashreinforce_molt.environments import make_suite, options_of
 from flashreinforce_molt.evaluation import evaluate
 from flashreinforce_molt.interrupts import Interrupts
-from flashreinforce_molt.learners import make_learner
-from flashreinforce_molt.learners.torch_learner import UpdateResult
+from flashreinforce_molt.learners import ReportsLogProbs, make_learner
+from flashreinforce_molt.learners.megatron import learner_layout
+from flashreinforce_molt.learners.torch_learner import NonFiniteUpdateError, UpdateResult
 from flashreinforce_molt.learners.warm_start import warm_start
 from flashreinforce_molt.models import Policy, build_policy, load_policy
+from flashreinforce_molt.nonfinite import REASON, save_batch, skipped_batches
+from flashreinforce_molt.on_policy import (
+    check_drift,
+    check_log_probs,
+    fresh_trajectories,
+    full_support,
+    sample_fresh,
+)
 from flashreinforce_molt.resuming import record_continuation, validate_same_method
 from flashreinforce_molt.rollout.episodes import ENDINGS
 from flashreinforce_molt.rollout.ledger import Ledger
@@ -58,8 +67,8 @@ def train(
 ) -> int:
     """Run an experiment on the local or Megatron engine and return the exit code, 0 or 130.
 
-    Raises SettingError for a person's mistake before anything is written, RolloutError and FloatingPointError
-    when the run itself fails.
+    Raises SettingError for a person's mistake before anything is written; RolloutError, OnPolicyError and
+    FloatingPointError when the run itself fails.
     """
     prestart()
     disable_progress_bar()  # the live view is the only one that draws
@@ -109,8 +118,12 @@ def _validate_machine(experiment: Experiment) -> None:
         raise SettingError(
             "engine.device=cuda, but torch finds no GPU on this machine; use engine.device=cpu"
         )
-    if experiment.engine == "megatron" and importlib.util.find_spec("megatron") is None:
-        raise SettingError("--engine megatron needs megatron-core: python -m pip install -e '.[megatron]'")
+    if experiment.engine == "megatron":
+        if importlib.util.find_spec("megatron") is None:
+            raise SettingError(
+                "--engine megatron needs megatron-core: python -m pip install -e '.[megatron]'"
+            )
+        learner_layout(experiment.config)
 
 
 class Run:
@@ -154,6 +167,11 @@ class Run:
         if checkpoint:
             checkpoint.restore(self.learner)
         self.pool = self._pool(checkpoint)
+        self._restored = (
+            {trajectory.trajectory_id for trajectory in checkpoint.waiting()} if checkpoint else set()
+        )
+        self._must_check = self.config.train.check_on_policy and full_support(self.config)
+        self._ratio_alarm_given = False
         self.interrupts.on_first = self.pool.stop_waiting
 
     def train(self) -> int:
@@ -165,15 +183,20 @@ class Run:
         self._mark = _Mark(time.monotonic(), self.pool.tokens_finished)
         while self.learner.updates_done < config.train.updates and not stop:
             try:
-                self._update()
+                stepped = self._update()
             except WaitInterrupted:
                 break
+            except NonFiniteUpdateError:
+                self._checkpoint()  # also before the first update: --resume goes on behind the batch
+                raise
             except RolloutError:
                 if self.learner.updates_done:
                     self._checkpoint()  # what was learnt is whole; only the rollout ended
                 raise
             done = self.learner.updates_done
             stop = self.interrupts.requested
+            if not stepped:
+                continue
             if config.evaluation.every and done % config.evaluation.every == 0 and not stop:
                 self._evaluate()
             if config.checkpoint.every and done % config.checkpoint.every == 0 and not stop:
@@ -183,7 +206,8 @@ class Run:
         self._checkpoint()
         return INTERRUPTED if self.interrupts.requested else 0
 
-    def _update(self) -> None:
+    def _update(self) -> bool:
+        """Take a batch and train on it; False when it was skipped because its numbers are not finite."""
         config, version = self.config, self.learner.updates_done
         waited_from = time.monotonic()
         trajectories = self.pool.take(config.train.batch_size)
@@ -191,7 +215,17 @@ class Run:
         if is_lockstep(config):
             trajectories.sort(key=lambda trajectory: trajectory.trajectory_id)
         batch = TrajectoryBatch(trajectories)
-        result = self.learner.update(batch)
+        fresh = self._fresh(batch, version) if self._must_check else []
+        if fresh and isinstance(self.learner, ReportsLogProbs):
+            self.view.message(check_log_probs(self.learner, fresh, config))
+        try:
+            result = self.learner.update(batch)
+        except NonFiniteUpdateError as error:
+            self._skip(batch, version, error)
+            return False
+        if fresh and not isinstance(self.learner, ReportsLogProbs):
+            self.view.message(check_drift(result, fresh, config))
+        self._must_check = False
         self.pool.publish(self.policy.model, version + 1)
         now, tokens = time.monotonic(), self.pool.tokens_finished
         since, self._mark = self._mark, _Mark(now, tokens)
@@ -202,7 +236,11 @@ class Run:
             **(ending_metrics(batch) if config.environment.max_turns > 1 else {}),
             "trajectories_total": self.pool.ledger.trained_total,
             "dropped_total": self.pool.ledger.dropped_total,
+            "worker_restarts": self.pool.restarts,
+            "reissued": self.pool.reissued,
             **{f"dropped_{reason}": count for reason, count in self.pool.ledger.dropped.items()},
+            "nonfinite_updates": skipped_batches(self.pool),
+            "ratio_alarm": int(self._recomputed(result, batch, version)),
             "rollout_tokens_per_s": (tokens - since.tokens) / (now - since.time),
             "learner_idle_s": idle,
             "step_s": now - since.time,
@@ -213,6 +251,45 @@ class Run:
         self.view.update(metrics)
         if config.telemetry.dump_trajectories:
             self._dump(version + 1, batch)
+        return True
+
+    def _fresh(self, batch: TrajectoryBatch, version: int) -> list[Trajectory]:
+        """Trajectories of the learner's own version, sampled here where the batch has none, as after a resume."""
+        fresh = fresh_trajectories(batch, version, self._restored)
+        if fresh or not isinstance(self.learner, ReportsLogProbs):
+            return fresh
+        return sample_fresh(batch, self.pool.store, self.pool.plans[0], version)
+
+    def _skip(self, batch: TrajectoryBatch, version: int, error: NonFiniteUpdateError) -> None:
+        """Keep a batch that is not finite for replay, count it as dropped, and stop where settings say so."""
+        limit = self.config.train.max_nonfinite_updates
+        self.pool.discard(len(batch), REASON)
+        path = save_batch(
+            self.run_dir,
+            batch,
+            self.policy,
+            version=version,
+            error=str(error),
+            keep_weights=self.config.checkpoint.keep,
+        )
+        count = skipped_batches(self.pool)
+        if limit is not None and count > limit:
+            raise NonFiniteUpdateError(
+                f"{error}. Look at it with --replay-batch {path}, go on behind it with --resume; "
+                f"train.max_nonfinite_updates={limit} stops the run at number {count}"
+            ) from error
+        self.view.message(f"{error}; batch {count} of this kind, skipped and kept as {path}")
+
+    def _recomputed(self, result: UpdateResult, batch: TrajectoryBatch, version: int) -> bool:
+        """Whether every ratio is exactly 1 although older weights sampled; said once."""
+        alarm = batch.policy_lag(version).max > 0 and int(result.stats["moved_tokens"]) == 0
+        if alarm and not self._ratio_alarm_given:
+            self._ratio_alarm_given = True
+            self.view.message(
+                f"WARNING, update {version + 1}: every importance ratio is exactly 1 although older weights sampled: "
+                "behaviour log-probs were recomputed instead of recorded, or the weights do not change"
+            )
+        return alarm
 
     def _evaluate(self) -> None:
         update = self.learner.updates_done
@@ -286,6 +363,7 @@ class Run:
             ledger=Ledger.from_state(checkpoint.state.ledger) if checkpoint else None,
             position=checkpoint.state.position if checkpoint else 0,
             finished=checkpoint.waiting() if checkpoint else (),
+            max_restarts=config.engine.max_worker_restarts,
             on_message=self.view.message,
         )
         self.stack.callback(pool.close)

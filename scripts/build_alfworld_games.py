@@ -299,7 +299,7 @@ def prove(games: Games, path: Path) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("output", type=Path, help="the folder that ALFWORLD_DATA is to name")
-    parser.add_argument("--train", type=int, default=48, metavar="N", help="training games")
+    parser.add_argument("--train", type=int, default=384, metavar="N", help="training games")
     parser.add_argument("--valid-seen", type=int, default=24, metavar="N", help="games in the training rooms")
     parser.add_argument("--valid-unseen", type=int, default=24, metavar="N", help="games in other rooms")
     parser.add_argument("--size", choices=SIZES, default="small")

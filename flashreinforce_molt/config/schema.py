@@ -184,6 +184,10 @@ class TrainConfig:
     """Trajectories in one forward pass (of one GPU); empty: the whole batch at once."""
     logprob_chunk_tokens: int = setting(4096, minimum=1)
     """Tokens whose vocabulary logits exist at the same time in the learner."""
+    check_on_policy: bool = True
+    """Refuse to train when rollout and learner disagree about fresh tokens before the first update."""
+    max_nonfinite_updates: int | None = setting(0, minimum=0, hint="null skips every such batch")
+    """Batches with a loss or gradient that is not finite that a run skips; empty: any number; one more stops it."""
 
 
 @dataclass
@@ -232,6 +236,8 @@ class EngineConfig:
     """Bit-identical runs for a seed on the same machine and versions; implies lockstep with one worker."""
     workers: int = setting(1, minimum=1, maximum=1_024)
     """Rollout worker processes."""
+    max_worker_restarts: int = setting(3, minimum=0)
+    """Rollout workers that a run starts again after they died, what they had in flight included; one more stops it."""
     threads: int = setting(1, minimum=1, maximum=1_024)
     """Torch threads in each process."""
     device: str = setting("cpu", choices=("cpu", "cuda"))

@@ -25,12 +25,15 @@ _STALE_TOKENS = (
 )
 IDLE_ON_MOLT = (
     "engine.workers",
+    "engine.max_worker_restarts",
     "engine.threads",
     "engine.device",
     "model.alphabet",
     "rollout.publication",
     "rollout.allow_truncated_sampling",
     "train.logprob_chunk_tokens",
+    "train.check_on_policy",
+    "train.max_nonfinite_updates",
     "warm_start.batch_size",
     "warm_start.lr",
     "warm_start.correct_fraction",

@@ -92,7 +92,7 @@ def choose_games(games: list[str], number: int) -> list[str]:
 def _read(path: Path) -> dict:
     try:
         content = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path} cannot be read: {error}") from None
     if not isinstance(content, dict):
         raise DataError(f"{path} is no JSON object")

@@ -7,8 +7,10 @@ import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 
+from flashreinforce_molt.command_line import CommandParser
 from flashreinforce_molt.data import catalogue
 from flashreinforce_molt.data.errors import DataError
+from flashreinforce_molt.telemetry.redaction import redact
 
 SUMMARIES = {
     "dapo": "7,500 distinct DAPO-Math questions (qwen_math)",
@@ -87,12 +89,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of `scripts/prepare_data.py`; 2 with a message when the data cannot be prepared."""
     import sys
 
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = CommandParser(description=__doc__)
     add_arguments(parser)
     try:
         return run(parser.parse_args(arguments))
     except DataError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(redact(f"error: {error}"), file=sys.stderr)
         return 2
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from flashreinforce_molt.config.locks import DATASETS, lock
 from flashreinforce_molt.data.errors import DataError
+from flashreinforce_molt.data.lines import parsed
 from flashreinforce_molt.telemetry.run_directory import write_atomically
 
 LOCKED_LIST = "list_sha256"
@@ -52,7 +53,7 @@ def write_lock(id: str, entry: dict[str, Any], path: Path) -> bool:
 def _held(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise DataError(f"lock file {path} is no JSON: {error}") from None
+    held = parsed(path.read_bytes(), f"lock file {path}")
+    if not isinstance(held, dict) or not all(isinstance(entry, dict) for entry in held.values()):
+        raise DataError(f"lock file {path} is no table of data sets")
+    return held

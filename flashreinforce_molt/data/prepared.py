@@ -43,7 +43,7 @@ def write_rows(
 def write_table(path: Path, table: pa.Table) -> None:
     """Write a parquet file whole or not at all."""
     buffer = pa.BufferOutputStream()
-    pq.write_table(table, buffer, compression="zstd")
+    pq.write_table(table, buffer, compression="zstd", write_page_checksum=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, buffer.getvalue().to_pybytes())
 

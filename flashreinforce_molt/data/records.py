@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +13,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from flashreinforce_molt.data.errors import DataError
+from flashreinforce_molt.data.lines import is_unicode, json_lines, parsed, unreadable
+from flashreinforce_molt.shown import shown
 
 QUESTION_COLUMNS = ("problem", "question", "Problem", "Question")
 ANSWER_COLUMNS = ("final_answer", "answer", "Answer")
@@ -50,12 +52,14 @@ def read_problems(files: Sequence[Path], only: Collection[tuple[int, int]] | Non
             continue
         try:
             yield from _READERS[path.suffix](path, number, wanted)
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+        except DataError:
+            raise
+        except Exception as error:  # a damaged file fails anywhere inside pyarrow, in many ways
+            raise unreadable(path, error) from error
 
 
 def _read_parquet(path: Path, number: int, wanted: Collection[int] | None) -> Iterator[Batch]:
-    with pq.ParquetFile(path) as file:
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
         question, answer = _columns_of(path, file.schema_arrow.names)
         start = 0
         for group in range(file.num_row_groups):
@@ -98,8 +102,10 @@ def _texts(column: pa.Array, text_of: Any) -> pa.Array:
         column = pc.struct_field(column, "ground_truth")
     if pa.types.is_list(column.type) and pa.types.is_struct(column.type.value_type):
         one_message = pc.all(pc.equal(pc.list_value_length(column), 1)).as_py() and column.null_count == 0
-        if one_message and column.type.value_type.get_field_index("content") >= 0:
-            column = pc.struct_field(column.flatten(), "content")
+        inner, messages = column.type.value_type, column.flatten()
+        if one_message and min(inner.get_field_index("content"), inner.get_field_index("role")) >= 0:
+            of_user = pc.all(pc.equal(pc.struct_field(messages, "role"), "user"), skip_nulls=False).as_py()
+            column = pc.struct_field(messages, "content") if of_user else column
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         return pc.utf8_trim_whitespace(column).cast(pa.large_string())
     return pa.array([text_of(value) for value in column.to_pylist()], pa.large_string())
@@ -107,16 +113,11 @@ def _texts(column: pa.Array, text_of: Any) -> pa.Array:
 
 def _read_lines(path: Path, number: int, wanted: Collection[int] | None) -> Iterator[Batch]:
     batch = Batch(0, [])
-    with path.open(encoding="utf-8") as stream:
-        for row, line in enumerate(line for line in stream if line.strip()):
-            try:
-                record = json.loads(line)
-            except ValueError as error:
-                raise DataError(f"{path} row {row} is no JSON: {error}") from None
-            _add(batch, record, path, number, row)
-            if batch.rows == _BATCH_ROWS:
-                yield batch
-                batch = Batch(0, [])
+    for row, record in json_lines(path):
+        _add(batch, record, path, number, row)
+        if batch.rows == _BATCH_ROWS:
+            yield batch
+            batch = Batch(0, [])
     yield batch
 
 
@@ -124,12 +125,14 @@ def _read_json(path: Path, number: int, wanted: Collection[int] | None) -> Itera
     if path.stat().st_size > _MAX_JSON_BYTES:
         raise DataError(f"{path} is too large for one JSON document; give it as .jsonl or .parquet")
     try:
-        records = json.loads(path.read_text("utf-8"))
-    except ValueError:  # one object on each line, in spite of the name
+        records = parsed(path.read_bytes(), str(path))
+    except DataError:  # one object on each line, in spite of the name
         yield from _read_lines(path, number, wanted)
         return
     if isinstance(records, dict):
         records = next((value for value in records.values() if isinstance(value, list)), [records])
+    if not isinstance(records, list):
+        raise DataError(f"{path} holds {shown(records)}, not a list of rows")
     batch = Batch(0, [])
     for row, record in enumerate(records):
         _add(batch, record, path, number, row)
@@ -159,7 +162,7 @@ def _columns_of(path: Path, names: Sequence[str]) -> tuple[str, str]:
     answer = next((name for name in ANSWER_COLUMNS if name in names), None)
     if question is None or answer is None:
         raise DataError(
-            f"{path} has the columns {', '.join(map(repr, names))}; needed are prompt and reward_model, or one of "
+            f"{path} has the columns {', '.join(map(shown, names[:40]))}; needed are prompt and reward_model, or one of "
             f"{', '.join(QUESTION_COLUMNS)} and one of {', '.join(ANSWER_COLUMNS)}"
         )
     return question, answer
@@ -174,14 +177,25 @@ def _question_text(value: Any) -> str | None:
             if isinstance(message, Mapping) and message.get("role") == "user"
         ]
         value = said[0] if len(said) == 1 else None
-    return value.strip() if isinstance(value, str) else None
+    return value.strip() if isinstance(value, str) and is_unicode(value) else None
 
 
 def _answer_text(value: Any) -> str | None:
     if isinstance(value, Mapping):
         value = value.get("ground_truth")
     if isinstance(value, list):
-        value = ", ".join(str(part) for part in value)
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return None if value is None or isinstance(value, bool) else str(value).strip()
+        parts = [_one_answer(part) for part in value]
+        return None if None in parts else ", ".join(map(str, parts))
+    return _one_answer(value)
+
+
+def _one_answer(value: Any) -> str | None:
+    """A text or a finite number; a table, a flag or nothing is no answer that could be graded."""
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return None
+        value = int(value) if value.is_integer() else value
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        return None
+    text = str(value).strip()
+    return text if is_unicode(text) else None

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from flashreinforce_molt.data.errors import DataError
+from flashreinforce_molt.data.lines import is_text, json_lines, unreadable
 from flashreinforce_molt.environments.base import Task
+from flashreinforce_molt.shown import shown
 
 _CHECKED_AT_ONCE = 100_000
 
@@ -75,35 +77,34 @@ class _ParquetRows:
     def __init__(self, path: Path) -> None:
         import pyarrow.parquet
 
-        self._table = pyarrow.parquet.read_table(path, memory_map=True)
+        # Pages that carry a checksum, as ours do, are checked: a flipped bit would be another question.
+        self._table = pyarrow.parquet.read_table(path, memory_map=True, page_checksum_verification=True)
+        self._table.validate()
+        self._path = path
 
     def __len__(self) -> int:
         return self._table.num_rows
 
     def __getitem__(self, row: int) -> dict[str, Any]:
-        return self._table.slice(row, 1).to_pylist()[0]
+        try:
+            return self._table.slice(row, 1).to_pylist()[0]
+        except Exception as error:  # text that is no UTF-8, a date beyond the calendar, ...
+            raise unreadable(f"{self._path} row {row}", error) from None
 
 
 def _load(path: Path) -> Any:
     if not path.is_file():
         raise DataError(f"{path} does not exist; `flashreinforce-molt prepare` writes it")
     if path.suffix == ".jsonl":
-        rows = []
-        with path.open(encoding="utf-8") as stream:
-            for number, line in enumerate(line for line in stream if line.strip()):
-                try:
-                    rows.append(json.loads(line))
-                except ValueError as error:
-                    raise DataError(f"{path} row {number} is no JSON: {error}") from None
-        return rows
+        return [record for _, record in json_lines(path)]
     if path.suffix != ".parquet":
         raise DataError(f"{path} is neither .parquet nor .jsonl")
     try:
         return _ParquetRows(path)
     except ImportError:
         raise DataError(f"reading {path} needs pyarrow: pip install pyarrow") from None
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+    except Exception as error:  # a damaged file may fail anywhere inside pyarrow, with errors of many kinds
+        raise unreadable(path, error) from None
 
 
 def _task(row: Any, where: str) -> Task:
@@ -111,15 +112,24 @@ def _task(row: Any, where: str) -> Task:
         raise DataError(f"{where} is no object with columns")
     prompt = row.get("prompt")
     if not isinstance(prompt, list) or not prompt:
-        raise DataError(f"{where}: prompt={prompt!r} is no list of messages")
+        raise DataError(f"{where}: prompt={shown(prompt)} is no list of messages")
     for message in prompt:
         said = message.get("content") if isinstance(message, Mapping) else None
-        if not (isinstance(said, str) and said.strip() and isinstance(message.get("role"), str)):
-            raise DataError(f"{where}: prompt holds {message!r} instead of a message with role and content")
+        if not (is_text(said) and is_text(message.get("role"))):
+            raise DataError(
+                f"{where}: prompt holds {shown(message)} instead of a message with role and content"
+            )
     judged = row.get("reward_model")
     gold = judged.get("ground_truth") if isinstance(judged, Mapping) else None
-    if not isinstance(gold, str) or not gold.strip():
-        raise DataError(f"{where}: reward_model.ground_truth={gold!r} is no answer")
+    if not is_text(gold):
+        raise DataError(f"{where}: reward_model.ground_truth={shown(gold)} is no answer")
+    for column in ("question", "datasource"):
+        if row.get(column) is not None and not isinstance(row[column], str):
+            raise DataError(f"{where}: {column}={shown(row[column])} is no text")
+    if not isinstance(row.get("prompt_id"), (str, int, type(None))):
+        raise DataError(f"{where}: prompt_id={shown(row['prompt_id'])} is neither text nor a whole number")
+    if row.get("tools") and not _are_tools(row["tools"]):
+        raise DataError(f"{where}: tools={shown(row['tools'])} is no list of tool schemas")
     data: dict[str, Any] = {
         "prompt": [{"role": message["role"], "content": message["content"]} for message in prompt],
         "gold": gold,
@@ -130,3 +140,7 @@ def _task(row: Any, where: str) -> Task:
         data["tools"] = row["tools"]
     prompt_id = row.get("prompt_id") or hashlib.sha256(json.dumps(data["prompt"]).encode()).hexdigest()[:16]
     return Task(str(prompt_id), data)
+
+
+def _are_tools(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(tool, Mapping) for tool in value)

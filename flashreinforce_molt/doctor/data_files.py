@@ -26,8 +26,8 @@ def data_problem(path: Path, data: DataConfig, rows: int | None) -> str | None:
         columns, found = _parquet(path) if path.suffix == ".parquet" else _json_lines(path)
     except ImportError:
         return "cannot be checked without pyarrow; pip install -e '.[tools]'"
-    except (OSError, ValueError) as error:
-        return f"cannot be read ({str(error).splitlines()[0]})"
+    except Exception as error:  # a damaged file may fail anywhere inside pyarrow, with errors of many kinds
+        return f"cannot be read ({(str(error).splitlines() or [type(error).__name__])[0][:300]})"
     wanted = (data.prompt_key, data.label_key, data.tools_key)
     missing = [key for key in wanted if key is not None and key not in columns]
     if missing:

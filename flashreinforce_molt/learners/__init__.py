@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from flashreinforce_molt.config import Config
 
@@ -20,7 +20,7 @@ class Learner(Protocol):
     updates_done: int
 
     def update(self, batch: TrajectoryBatch) -> UpdateResult:
-        """Take one optimizer step; NonFiniteUpdateError, with nothing changed, when its gradient is not finite."""
+        """Take one optimizer step; NonFiniteUpdateError, with nothing changed, when it is not finite."""
         ...
 
     def state_tensors(self) -> dict[str, Tensor]:
@@ -33,6 +33,15 @@ class Learner(Protocol):
 
     def close(self) -> None:
         """End what the learner started; safe to call twice."""
+        ...
+
+
+@runtime_checkable
+class ReportsLogProbs(Protocol):
+    """A learner that can also say what its update would compute with; the on-policy check asks for it."""
+
+    def log_probs(self, batch: TrajectoryBatch, *, temperature: float | None = None) -> dict[int, Tensor]:
+        """log pi [P] of each trajectory's policy tokens by its id, at `rollout.temperature` or another one."""
         ...
 
 

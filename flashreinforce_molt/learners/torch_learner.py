@@ -14,11 +14,15 @@ from flashreinforce_molt.config import Config
 from flashreinforce_molt.learners.schedule import learning_rate
 from flashreinforce_molt.learners.scoring import score
 from flashreinforce_molt.objective import flashreinforce_loss, merge_stats
-from flashreinforce_molt.trajectory import TrajectoryBatch
+from flashreinforce_molt.objective.validate import name_place
+from flashreinforce_molt.trajectory import PaddedRows, TrajectoryBatch
 
 
 class NonFiniteUpdateError(FloatingPointError):
-    """Loss or gradient of a batch is NaN or infinite; no step was taken with it."""
+    """A log-prob, the loss or the gradient of a batch is NaN or infinite; no step was taken with it.
+
+    The message names loss, gradient norm and the first tensor that is not finite.
+    """
 
 
 @dataclass(frozen=True)
@@ -63,20 +67,40 @@ class TorchLearner:
     def update(self, batch: TrajectoryBatch) -> UpdateResult:
         """Correct, trust and optimize with a fresh batch.
 
-        Raises NonFiniteUpdateError, with weights and optimizer untouched, when its gradient is not finite.
+        Raises NonFiniteUpdateError, with weights and optimizer untouched, when a log-prob, the loss or the gradient
+        is not finite.
         """
         self.model.train()
         loss, entropy_sum, shards = 0.0, 0.0, []
         totals = batch.totals()
-        for shard in batch.split(self.config.train.micro_batch_size):
-            shard_loss, stats, entropies = self._backward(shard, totals)
-            loss += shard_loss
-            entropy_sum += entropies
-            shards.append(stats)
         lr = learning_rate(self.config.optim, self.updates_done, self.config.train.updates)
-        grad_norm = self._step(loss, lr)
+        try:
+            for shard in batch.split(self.config.train.micro_batch_size):
+                shard_loss, stats, entropies = self._backward(shard, totals)
+                loss += shard_loss
+                entropy_sum += entropies
+                shards.append(stats)
+            grad_norm = self._step(loss, lr)
+        finally:
+            for tensor in (*self.parameters, *self.masters):
+                tensor.grad = None
         self.updates_done += 1
         return UpdateResult(loss, entropy_sum / totals.policy_tokens, grad_norm, lr, merge_stats(shards))
+
+    @torch.no_grad()
+    def log_probs(self, batch: TrajectoryBatch, *, temperature: float | None = None) -> dict[int, Tensor]:
+        """log pi [P] of each trajectory's policy tokens by its id, on the CPU, exactly as `update` computes them.
+
+        At `rollout.temperature`, or at another one.
+        """
+        self.model.train()
+        found: dict[int, Tensor] = {}
+        for shard in batch.split(self.config.train.micro_batch_size):
+            rows = shard.padded().to(self.model.device)
+            values, _ = self._score(rows, temperature=temperature, with_entropy=False)
+            sampled = values[rows.action_mask].cpu().split([trajectory.policy_tokens for trajectory in shard])
+            found |= {trajectory.trajectory_id: part for trajectory, part in zip(shard, sampled, strict=True)}
+        return found
 
     def state_tensors(self) -> dict[str, Tensor]:
         """Moments, step counts and float32 masters, numbered like the model's parameters."""
@@ -106,32 +130,53 @@ class TorchLearner:
         """Nothing was started."""
 
     def _backward(self, shard: TrajectoryBatch, totals: Any) -> tuple[float, dict[str, Any], float]:
-        config, objective = self.config, self.config.objective
+        objective = self.config.objective
         rows = shard.padded().to(self.model.device)
-        log_probs, entropies = score(
-            self.model,
-            rows,
-            temperature=config.rollout.temperature,
-            chunk_tokens=config.train.logprob_chunk_tokens,
-            with_entropy=True,
-        )
+        log_probs, entropies = self._score(rows, with_entropy=True)
         assert entropies is not None
-        loss, stats = flashreinforce_loss(
-            log_probs,
-            **rows.objective_inputs(),
-            entropies=entropies,
-            delta=objective.delta,
-            negative_token_fraction=objective.negative_token_fraction,
-            ratio_gradient=objective.ratio_gradient,
-            log_ratio_limit=objective.log_ratio_limit,
-            aggregation=objective.aggregation,
-            constant_length=objective.constant_length,
-            gate=objective.gate,
-            importance_correction=objective.importance_correction,
-            totals=totals,
-        )
+        self._refuse_non_finite(log_probs, rows)
+        try:
+            loss, stats = flashreinforce_loss(
+                log_probs,
+                **rows.objective_inputs(),
+                entropies=entropies,
+                delta=objective.delta,
+                negative_token_fraction=objective.negative_token_fraction,
+                ratio_gradient=objective.ratio_gradient,
+                log_ratio_limit=objective.log_ratio_limit,
+                aggregation=objective.aggregation,
+                constant_length=objective.constant_length,
+                gate=objective.gate,
+                importance_correction=objective.importance_correction,
+                totals=totals,
+            )
+        except FloatingPointError as overflow:
+            raise self._non_finite("overflows", "not computed", str(overflow)) from overflow
         loss.backward()
         return loss.item(), stats, entropies.sum().item()
+
+    def _score(
+        self, rows: PaddedRows, *, temperature: float | None = None, with_entropy: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        return score(
+            self.model,
+            rows,
+            temperature=temperature or self.config.rollout.temperature,
+            chunk_tokens=self.config.train.logprob_chunk_tokens,
+            with_entropy=with_entropy,
+        )
+
+    def _refuse_non_finite(self, log_probs: Tensor, rows: PaddedRows) -> None:
+        wrong = rows.action_mask & ~log_probs.detach().isfinite()
+        if wrong.any():
+            place = wrong.nonzero()[0].tolist()
+            where, value = name_place(place, rows.trajectory_ids), log_probs[tuple(place)].item()
+            raise self._non_finite("not computed", "not computed", f"log_probs[{where}] is {value}")
+
+    def _non_finite(self, loss: object, norm: object, first: str) -> NonFiniteUpdateError:
+        return NonFiniteUpdateError(
+            f"update {self.updates_done + 1}: loss {loss}, gradient norm {norm}; {first}; no step was taken"
+        )
 
     def _step(self, loss: float, lr: float) -> float:
         grads = [
@@ -140,23 +185,27 @@ class TorchLearner:
         ]
         for master, grad in zip(self.masters, grads, strict=True):
             master.grad = grad
-        norm = torch.nn.utils.clip_grad_norm_(self.masters, self.config.optim.max_grad_norm).item()
-        try:
-            if not (math.isfinite(loss) and math.isfinite(norm)):
-                raise NonFiniteUpdateError(
-                    f"update {self.updates_done + 1}: loss {loss}, gradient norm {norm}; no step was taken"
-                )
-            for group in self.optimizer.param_groups:
-                group["lr"] = lr
-            self.optimizer.step()
-            with torch.no_grad():
-                for parameter, master in zip(self.parameters, self.masters, strict=True):
-                    if parameter is not master:
-                        parameter.copy_(master)
-        finally:
-            for tensor in (*self.parameters, *self.masters):
-                tensor.grad = None
+        # The two halves of clip_grad_norm_: scaling by a norm of infinity would hide which gradient it came from.
+        total = torch.nn.utils.get_total_norm([grad for grad in grads if grad is not None])
+        norm = total.item()
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            raise self._non_finite(loss, norm, self._first_gradient())
+        torch.nn.utils.clip_grads_with_norm_(self.masters, self.config.optim.max_grad_norm, total)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        self.optimizer.step()
+        with torch.no_grad():
+            for parameter, master in zip(self.parameters, self.masters, strict=True):
+                if parameter is not master:
+                    parameter.copy_(master)
         return norm
+
+    def _first_gradient(self) -> str:
+        for name, parameter in self.model.named_parameters():
+            if parameter.grad is not None and not parameter.grad.isfinite().all():
+                worst = parameter.grad[~parameter.grad.isfinite()][0].item()
+                return f"the gradient of {name} holds {worst}"
+        return "each gradient is finite, their norm or the loss is not"
 
 
 def _promoted(grad: Tensor | None) -> Tensor | None:

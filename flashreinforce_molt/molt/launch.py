@@ -24,6 +24,7 @@ from flashreinforce_molt.molt.agent_settings import AgentSettings
 from flashreinforce_molt.molt.cli_block import UnsupportedMolt, molt_root, parse_molt_command
 from flashreinforce_molt.molt.native_checks import is_native, refuse_unproven
 from flashreinforce_molt.molt.registration import WORKER_HOOK, check_version, register
+from flashreinforce_molt.telemetry.redaction import redact
 
 DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 _LAST_LINES = 15
@@ -36,11 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         args = prepare(words)
         with cluster(worker_environment(args)):
             run(args)
-    except SettingError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return BAD_INPUT
-    except UnsupportedMolt as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (SettingError, UnsupportedMolt) as error:
+        print(redact(f"error: {error}"), file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
         print("interrupted; --ckpt.load_enable continues from the newest checkpoint", file=sys.stderr)
@@ -212,7 +210,7 @@ def _build_loss(args: SimpleNamespace) -> None:
 def _report(error: Exception) -> None:
     """The end of a failure, and where the rest is."""
     lines = "".join(traceback.format_exception_only(type(error), error)).rstrip().splitlines()
-    print("run failed:", *lines[-_LAST_LINES:], sep="\n  ", file=sys.stderr)
+    print("run failed:", *redact(lines[-_LAST_LINES:]), sep="\n  ", file=sys.stderr)
     logs = Path("/tmp/ray/session_latest/logs").resolve()
     if logs.is_dir():
         print(f"logs of every worker: {logs}", file=sys.stderr)

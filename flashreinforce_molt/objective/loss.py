@@ -76,6 +76,10 @@ def flashreinforce_loss(
         gate=gate,
         importance_correction=importance_correction,
     )
+    # Any real number is a setting, a fraction too; a tensor is compared with floats only.
+    delta = float(delta)
+    log_ratio_limit = None if log_ratio_limit is None else float(log_ratio_limit)
+    constant_length = None if constant_length is None else int(constant_length)
     filtering = negative_token_fraction < 1
     validate_layout(
         log_probs,
@@ -107,6 +111,8 @@ def flashreinforce_loss(
     )
 
     dtype = computing_dtype(log_probs, behavior_log_probs)
+    if log_ratio_limit is not None:
+        log_ratio_limit = min(log_ratio_limit, torch.finfo(dtype).max)  # a larger one is none to this dtype
     policy = torch.where(action_mask, log_probs, 0).to(dtype)
     behavior = torch.where(action_mask, behavior_log_probs.detach(), 0).to(dtype)
     tokens = rows.policy_tokens(action_mask)

@@ -14,7 +14,7 @@ from flashreinforce_molt.objective.rows import TrajectoryRows
 # Every statistic is of the trajectories that the call saw, a shard where totals were given; only the advantages
 # already carry the baseline of the whole batch. These are the ways in which shards combine exactly.
 _CONCATENATED = ("trajectory_ids", "advantages", "sequence_kl", "admitted")
-_SUMMED = ("policy_tokens", "retained_tokens", "clamped_tokens", "absolute_weight")
+_SUMMED = ("policy_tokens", "moved_tokens", "retained_tokens", "clamped_tokens", "absolute_weight")
 _MAXIMAL = ("max_ratio", "max_ratio_before_gate", "largest_weight")
 
 
@@ -36,9 +36,10 @@ def loss_stats(
 
     Per trajectory [n], in order of first appearance: advantages, sequence_kl, admitted (with the token gate: any
     of its tokens), trajectory_ids where given. acceptance_rate is the mean over trajectories of the share of policy
-    tokens that the gate admits, so with the sequence gate the share of admitted trajectories. retained_tokens are
-    those left by gate and filter; max_ratio (as used, so clamped) and clamped_tokens are of these tokens, 0 when
-    none is left; max_ratio_before_gate is of all policy tokens, unclamped. top_token_share is largest_weight / absolute_weight: |A_i| rho_it / denominator of one token in
+    tokens that the gate admits, so with the sequence gate the share of admitted trajectories. moved_tokens are those
+    whose measured ratio is not exactly 1. retained_tokens are those left by gate and filter; max_ratio (as used, so
+    clamped) and clamped_tokens are of these tokens, 0 when none is left; max_ratio_before_gate is of all policy
+    tokens, unclamped. top_token_share is largest_weight / absolute_weight: |A_i| rho_it / denominator of one token in
     its sum over all.
     """
     admission = rows.mean(admitted.to(weights.dtype), action_mask)
@@ -50,6 +51,7 @@ def loss_stats(
         "admitted": admission > 0,
         "acceptance_rate": admission.mean(),
         "policy_tokens": action_mask.sum(),
+        "moved_tokens": (action_mask & (log_ratio != 0)).sum(),
         "retained_tokens": retained.sum(),
         "max_ratio": torch.where(retained, ratio, 0).amax(),
         "max_ratio_before_gate": torch.where(action_mask, log_ratio, -math.inf).amax().exp(),

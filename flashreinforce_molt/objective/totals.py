@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 import statistics
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from numbers import Integral, Real
 
 from torch import Tensor
 
 from flashreinforce_molt.objective.rows import group_rows
+from flashreinforce_molt.shown import shown
+
+_LARGEST_WHOLE = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -29,16 +34,27 @@ class BatchTotals:
     """Sum of T_i, the denominator of token-mean aggregation."""
 
     def __post_init__(self) -> None:
+        for name in ("trajectories", "policy_tokens"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, Integral):
+                raise ValueError(f"totals.{name}={shown(value)} must be a whole number")
+        if isinstance(self.reward_mean, bool) or not isinstance(self.reward_mean, Real):
+            raise ValueError(f"totals.reward_mean={shown(self.reward_mean)} must be a number")
         if self.trajectories < 1:
             raise ValueError(
-                f"totals.trajectories={self.trajectories}: a batch holds at least one trajectory"
+                f"totals.trajectories={shown(self.trajectories)}: a batch holds at least one trajectory"
             )
-        if not math.isfinite(self.reward_mean):
-            raise ValueError(f"totals.reward_mean={self.reward_mean} must be finite")
+        if not -sys.float_info.max <= self.reward_mean <= sys.float_info.max:
+            raise ValueError(f"totals.reward_mean={shown(self.reward_mean)} must be finite")
         if self.policy_tokens < self.trajectories:
             raise ValueError(
-                f"totals.policy_tokens={self.policy_tokens}: each of the {self.trajectories} trajectories "
+                f"totals.policy_tokens={shown(self.policy_tokens)}: each of the {self.trajectories} trajectories "
                 "holds at least one policy token"
+            )
+        if self.trajectories * self.policy_tokens > _LARGEST_WHOLE:
+            raise ValueError(
+                f"totals.trajectories={shown(self.trajectories)} times totals.policy_tokens={shown(self.policy_tokens)} "
+                "is more than the int64 of a denominator holds"
             )
 
     @classmethod
@@ -51,7 +67,7 @@ class BatchTotals:
     def of_rewards(cls, rewards: list[float], policy_tokens: int) -> BatchTotals:
         """Totals of trajectories with these rewards; equal rewards have exactly their own value as mean."""
         if not all(map(math.isfinite, rewards)):
-            raise ValueError(f"rewards must be finite, got {rewards}")
+            raise ValueError(f"rewards must be finite, got {shown(rewards)}")
         return cls(
             trajectories=len(rewards),
             reward_mean=statistics.mean(rewards) if rewards else 0.0,

@@ -13,11 +13,14 @@ from torch import Tensor
 
 from flashreinforce_molt.objective.rows import TrajectoryRows
 from flashreinforce_molt.objective.totals import BatchTotals
+from flashreinforce_molt.shown import shown
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # An entropy is 0 or more; one of a near-certain token, as a difference of large logits, may round to less.
 ENTROPY_ROUNDING = 1e-3
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
+# Times the trajectories of a batch it must fit in the int64 of the denominators.
+LONGEST_CONSTANT = 2**31 - 1
 
 
 def validate_options(
@@ -33,32 +36,41 @@ def validate_options(
 ) -> None:
     """Refuse settings that have no meaning."""
     if not _is_number(delta) or not delta >= 0:
-        raise ValueError(f"delta={delta!r} must be a number, 0 or more; infinity admits everything")
+        raise ValueError(f"delta={shown(delta)} must be a number, 0 or more; infinity admits everything")
     if not _is_number(negative_token_fraction) or not 0 <= negative_token_fraction <= 1:
-        raise ValueError(f"negative_token_fraction={negative_token_fraction!r} must be between 0 and 1")
+        raise ValueError(f"negative_token_fraction={shown(negative_token_fraction)} must be between 0 and 1")
     if log_ratio_limit is not None and not (
         _is_number(log_ratio_limit) and log_ratio_limit > 0 and math.isfinite(log_ratio_limit)
     ):
         raise ValueError(
-            f"log_ratio_limit={log_ratio_limit!r} must be a positive number, or None for no clamp"
+            f"log_ratio_limit={shown(log_ratio_limit)} must be a positive number, or None for no clamp"
         )
     _validate_choice("ratio_gradient", ratio_gradient, ("detached", "through"))
     _validate_choice("aggregation", aggregation, ("sample-mean", "token-mean", "constant-length"))
     _validate_choice("gate", gate, ("sequence", "token", "none"))
     needed = constant_length is not None or aggregation == "constant-length"
     if needed and not (
-        _is_number(constant_length) and isinstance(constant_length, Integral) and constant_length > 0
+        _is_number(constant_length)
+        and isinstance(constant_length, Integral)
+        and 0 < constant_length <= LONGEST_CONSTANT
     ):
         raise ValueError(
-            f"constant_length={constant_length!r}: aggregation='constant-length' needs a positive number of tokens"
+            f"constant_length={shown(constant_length)}: aggregation='constant-length' needs a positive number of "
+            f"tokens, at most {LONGEST_CONSTANT:,}"
         )
     if not isinstance(importance_correction, bool):
-        raise ValueError(f"importance_correction={importance_correction!r} must be True or False")
+        raise ValueError(f"importance_correction={shown(importance_correction)} must be True or False")
 
 
 def _is_number(value: Any) -> bool:
-    """True and False are numbers to Python, but no settings."""
-    return isinstance(value, Real) and not isinstance(value, bool)
+    """True and False are numbers to Python, but no settings; a tensor cannot be compared with what no float holds."""
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return False
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
 
 
 def computing_dtype(log_probs: Tensor, behavior_log_probs: Tensor) -> torch.dtype:
@@ -67,8 +79,8 @@ def computing_dtype(log_probs: Tensor, behavior_log_probs: Tensor) -> torch.dtyp
 
 
 def _validate_choice(field: str, value: str, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise ValueError(f"{field}={value!r} is unknown; choose one of {', '.join(choices)}")
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{field}={shown(value)} is unknown; choose one of {', '.join(choices)}")
 
 
 def validate_layout(
@@ -84,7 +96,7 @@ def validate_layout(
     filtering: bool,
 ) -> None:
     """Refuse wrong types, shapes, dtypes and devices; looks at no value, so nothing synchronises."""
-    if not isinstance(log_probs, Tensor) or log_probs.dim() != 2 or log_probs.numel() == 0:
+    if not isinstance(log_probs, Tensor) or log_probs.dim() != 2 or 0 in log_probs.shape:
         raise ValueError(f"log_probs must be a non-empty tensor [B, T], got {_describe(log_probs)}")
     tokens, rows = log_probs.shape, log_probs.shape[:1]
     required = [
@@ -109,6 +121,10 @@ def validate_layout(
             raise ValueError(f"{field} has dtype {value.dtype}, expected {' or '.join(map(str, dtypes))}")
         if value.device != log_probs.device:
             raise ValueError(f"{field} is on {value.device}, but log_probs on {log_probs.device}")
+    for field, value in [entry[:2] for entry in (*required, *optional)]:
+        if value is not None and (value.layout != torch.strided or value.is_meta):
+            kind = "meta" if value.is_meta else value.layout
+            raise ValueError(f"{field} is a {kind} tensor, expected an ordinary dense one that holds values")
     if filtering and entropies is None:
         raise ValueError(
             "entropies are missing: negative_token_fraction < 1 ranks tokens by full-categorical entropy"
@@ -123,7 +139,9 @@ def validate_layout(
 
 def _describe(value: Any) -> str:
     return (
-        f"shape {list(value.shape)}" if isinstance(value, Tensor) else f"{type(value).__name__} {value!r:.60}"
+        f"shape {list(value.shape)}"
+        if isinstance(value, Tensor)
+        else f"{type(value).__name__} {shown(value)}"
     )
 
 

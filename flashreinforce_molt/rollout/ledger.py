@@ -40,6 +40,15 @@ class Ledger:
         self._settle(trajectory_id, f"dropped ({reason})")
         self.dropped[reason] += 1
 
+    def drop_trained(self, count: int, reason: str) -> None:
+        """Count as dropped what was recorded for training and then not trained; its ids stay settled."""
+        if count > self.trained_total:
+            raise RuntimeError(
+                f"{count} trajectories were not trained, of {self.trained_total} recorded as such"
+            )
+        self.trained_total -= count
+        self.dropped[reason] += count
+
     def unsettled(self, below: int) -> list[int]:
         """Ids under `below` that were issued and have no fate yet, in order."""
         return [i for i in range(self._watermark, below) if i not in self._above]

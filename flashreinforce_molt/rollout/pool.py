@@ -7,6 +7,9 @@ Two bounds hold by construction, because a task is only issued while both leave 
 
 A trajectory that others overtook can still come too late. It is then dropped under the reason `policy_lag`:
 by the worker while it runs, or here before a batch is formed. So no token older than L is ever trained.
+
+A worker that dies (killed, out of memory) is started again, up to a limit, and what it had in flight is issued again
+under the same ids: a trajectory is its seed and its id, so nothing is lost and nothing comes twice.
 """
 
 from __future__ import annotations
@@ -89,12 +92,16 @@ class RolloutPool:
         ledger: Ledger | None = None,
         position: int = 0,
         finished: Sequence[Trajectory] = (),
+        max_restarts: int = 0,
         on_message: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.plans, self.store, self.tasks, self.bounds = plans, store, tasks, bounds
         self.ledger = ledger or Ledger()
         self.position = position
         """First position of the data order that was never issued; the task at position i is trajectory i."""
+        self.max_restarts = max_restarts
+        self.restarts = self.reissued = 0
+        """Workers that were started again, and trajectories that were issued again because of it."""
         self._on_message = on_message
         waiting = {trajectory.trajectory_id for trajectory in finished}
         self._again = deque(i for i in self.ledger.unsettled(position) if i not in waiting)
@@ -113,15 +120,7 @@ class RolloutPool:
 
     def start(self) -> None:
         """Start the workers and begin to issue tasks."""
-        context = multiprocessing.get_context("forkserver")
-        for plan in self.plans:
-            ours, theirs = context.Pipe()
-            process = context.Process(
-                target=run_worker, args=(plan, self.store, theirs), name=plan.name, daemon=True
-            )
-            process.start()
-            theirs.close()
-            self._workers.append(_Worker(plan, process, ours))
+        self._workers = [self._begin(plan) for plan in self.plans]
         self._thread.start()
 
     def take(self, count: int) -> list[Trajectory]:
@@ -145,6 +144,13 @@ class RolloutPool:
             self._taken += count
         self._wake()
         return batch
+
+    def discard(self, count: int, reason: str) -> None:
+        """Count the batch that was just taken as dropped instead of trained, so that its room is given anew."""
+        with self._changed:
+            self.ledger.drop_trained(count, reason)
+            self._taken -= count
+        self._wake()
 
     def stop_waiting(self) -> None:
         """Make `take` raise WaitInterrupted, now and later; may be called from a signal handler."""
@@ -184,6 +190,35 @@ class RolloutPool:
                 worker.process.join()
         self._workers.clear()
 
+    def _begin(self, plan: WorkerPlan) -> _Worker:
+        context = multiprocessing.get_context("forkserver")
+        ours, theirs = context.Pipe()
+        process = context.Process(
+            target=run_worker, args=(plan, self.store, theirs), name=plan.name, daemon=True
+        )
+        process.start()
+        theirs.close()
+        return _Worker(plan, process, ours)
+
+    def _restart(self, dead: _Worker) -> None:
+        """Begin a worker in the place of a dead one, whose trajectories are issued again before any other."""
+        obituary = _obituary(dead)
+        if dead.plan.lockstep and self.max_restarts:
+            raise RolloutError(f"{obituary}; engine.deterministic=true restarts none: go on with --resume")
+        if self.restarts >= self.max_restarts:
+            raise RolloutError(
+                f"{obituary}; engine.max_worker_restarts={self.max_restarts} are used up: find out what kills it (out of "
+                "memory? see dmesg), then go on with --resume"
+            )
+        dead.connection.close()
+        with self._changed:
+            self._again.extendleft(sorted(dead.assigned, reverse=True))
+            self._issued -= len(dead.assigned)
+            self.restarts += 1
+            self.reissued += len(dead.assigned)
+        self._workers[self._workers.index(dead)] = self._begin(dead.plan)
+        self._on_message(f"{obituary}; started again ({self.restarts} of {self.max_restarts})")
+
     def _wake(self) -> None:
         self._wake_write.send_bytes(b"")
 
@@ -211,7 +246,8 @@ class RolloutPool:
         try:
             item = worker.connection.recv()
         except (EOFError, OSError):
-            raise RolloutError(_obituary(worker)) from None
+            self._restart(worker)
+            return
         if isinstance(item, WorkerFailure):
             raise RolloutError(_last_words(item))
         worker.assigned.discard(item.trajectory_id)
@@ -266,13 +302,13 @@ class RolloutPool:
         self._announced = self.store.version
         for worker in self._workers:
             tasks = batches.get(worker)
-            try:
+            with suppress(
+                OSError
+            ):  # it died: the end of its connection is read next, and then it is replaced
                 if tasks:
                     worker.connection.send(Started(tasks))
                 elif announce:
                     worker.connection.send(NewVersion())
-            except OSError:
-                raise RolloutError(_obituary(worker)) from None
 
     def _next_id(self) -> int:
         with self._changed:

@@ -21,6 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flashreinforce_molt.telemetry.formatting import duration_text, number_text
+from flashreinforce_molt.telemetry.redaction import redact
 
 PLAIN_INTERVAL_S = 5.0
 """Longest time between two plain lines while updates arrive."""
@@ -119,7 +120,7 @@ class LiveView:
 
     def message(self, text: str) -> None:
         """Say something that stays readable: above the live table, or as a plain line."""
-        self._print(text)
+        self._print(redact(text))
 
     def evaluation(self, result: Mapping[str, Any]) -> None:
         """Take the result of one evaluation, as it is written to `evaluation.jsonl`."""

@@ -187,6 +187,38 @@ METRICS: tuple[Metric, ...] = (
 )
 """Every metric that each update must report; the one place where they are named and explained."""
 
+FAULT_METRICS: tuple[Metric, ...] = (
+    Metric(
+        "worker_restarts",
+        "count",
+        "Rollout workers that died and were started again since this process began.",
+        "Should be 0; the run log says how each of them died.",
+        "trajectories",
+    ),
+    Metric(
+        "reissued",
+        "count",
+        "Trajectories that a dead worker had in flight and that were issued again under their ids.",
+        "Nothing is lost with a worker but the time.",
+        "trajectories",
+    ),
+    Metric(
+        "ratio_alarm",
+        "count",
+        "1 when every importance ratio of the batch is exactly 1 although older weights sampled it, else 0.",
+        "Should stay 0. Otherwise log-probs were recomputed instead of recorded, or the weights do not change.",
+        "trust",
+    ),
+    Metric(
+        "nonfinite_updates",
+        "count",
+        "Batches skipped since the run began because a log-prob, the loss or the gradient was not finite.",
+        "Should stay 0. Each lies under `nonfinite/` for `--replay-batch`; `dropped_nonfinite` counts its trajectories.",
+        "trajectories",
+    ),
+)
+"""What the local and the Megatron engine report besides; Molt's lines do without."""
+
 EVALUATION_METRICS: tuple[Metric, ...] = (
     Metric(
         "update",
@@ -240,7 +272,7 @@ EVALUATION_METRICS: tuple[Metric, ...] = (
 )
 """What each evaluation must report; further fields are free."""
 
-_GROUP_OF = {metric.name: metric.group for metric in METRICS}
+_GROUP_OF = {metric.name: metric.group for metric in (*METRICS, *FAULT_METRICS)}
 
 
 def group_of(name: str) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flashreinforce_molt.shown import shown
 from flashreinforce_molt.telemetry.metric_table import EVALUATION_METRICS, METRICS
 from flashreinforce_molt.telemetry.run_directory import write_atomically
 
@@ -27,14 +28,14 @@ def plain_number(name: str, value: Any, where: str) -> int | float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ValueError(f"{where}: metric {name!r} must be a number or None, got {_short(value)}")
+        raise ValueError(f"{where}: metric {name!r} must be a number or None, got {shown(value)}")
     try:
         finite = math.isfinite(value)
     except OverflowError:
         finite = False
     if not finite:
         raise ValueError(
-            f"{where}: metric {name!r} is {_short(value)}, which is no number of JSON; give None if it was not measured"
+            f"{where}: metric {name!r} is {shown(value)}, which is no number of JSON; give None if it was not measured"
         )
     return value
 
@@ -91,7 +92,7 @@ def _without_library_type(value: Any) -> Any:
 def _update_number(value: Any, where: str, *, minimum: int) -> int:
     value = _without_library_type(value)
     if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= _LARGEST_UPDATE:
-        raise ValueError(f"{where}: 'update' must be an integer of at least {minimum}, got {_short(value)}")
+        raise ValueError(f"{where}: 'update' must be an integer of at least {minimum}, got {shown(value)}")
     return value
 
 
@@ -240,15 +241,9 @@ def read_evaluations(path: str | os.PathLike[str]) -> Record:
     return record
 
 
-def _short(value: Any) -> str:
-    try:
-        text = repr(value)
-    except ValueError:  # an integer with thousands of digits
-        return "a huge integer"
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
 def _read_lines(path: Path) -> Record:
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is not a file")  # a pipe would never end
     data = path.read_bytes()
     texts = data.split(b"\n")
     unfinished = texts.pop()  # what follows the last newline: empty, or a line that was never finished

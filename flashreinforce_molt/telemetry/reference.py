@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from flashreinforce_molt.telemetry.metric_table import EVALUATION_METRICS, METRICS, Metric
+from flashreinforce_molt.telemetry.metric_table import EVALUATION_METRICS, FAULT_METRICS, METRICS, Metric
 
 _HEADINGS = {
     "progress": "Progress",
@@ -51,7 +51,7 @@ def reference_page() -> str:
     """The text of `docs/metrics.md`."""
     parts = [_INTRODUCTION, "## Every update: `metrics.jsonl`\n"]
     for group, heading in _HEADINGS.items():
-        rows = [metric for metric in METRICS if metric.group == group]
+        rows = [metric for metric in (*METRICS, *FAULT_METRICS) if metric.group == group]
         parts.append(f"### {heading}\n\nTensorBoard group `{group}/`.\n\n{_table(rows)}")
     parts.append(
         "## Evaluations: `evaluation.jsonl`\n\nTensorBoard group `evaluation/`. Further fields are free; the report "

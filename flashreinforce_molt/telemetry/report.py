@@ -19,6 +19,7 @@ from typing import Any
 from flashreinforce_molt import __version__
 from flashreinforce_molt.telemetry.formatting import duration_text, number_text
 from flashreinforce_molt.telemetry.markup import Html, joined, tag
+from flashreinforce_molt.telemetry.redaction import redact
 from flashreinforce_molt.telemetry.report_charts import chart_sections, colour
 from flashreinforce_molt.telemetry.run_directory import write_atomically
 from flashreinforce_molt.telemetry.run_record import RunRecord, mean, number_or_none, read_run, value_text
@@ -252,7 +253,7 @@ def _run_notes(run: RunRecord) -> list[str]:
 def _notes(notes: Sequence[tuple[str | None, str]]) -> Html | None:
     if not notes:
         return None
-    items = [tag("li", tag("strong", f"{name}: ") if name else None, note) for name, note in notes]
+    items = [tag("li", tag("strong", f"{name}: ") if name else None, redact(note)) for name, note in notes]
     return tag("ul", items, class_="notes")
 
 
@@ -333,7 +334,7 @@ def _answer(update: int, example: Mapping[str, Any]) -> Html:
     if score is not None:
         mark = tag("span", f"score {score:g}", class_="right" if score >= 1 else "wrong")
     texts = [
-        (name, str(example[name])[:2000])
+        (name, redact(str(example[name]))[:2000])
         for name in ("prompt", "response", "answer")
         if example.get(name) is not None
     ]
@@ -363,7 +364,7 @@ def _what_ran(run: RunRecord) -> Html:
         rows.append(
             (
                 "versions",
-                ", ".join(f"{key} {value_text(value)}" for key, value in list(versions.items())[:40]),
+                ", ".join(redact(f"{key} {value_text(value)}") for key, value in list(versions.items())[:40]),
             )
         )
     rows = [(name, value) for name, value in rows if value]
@@ -480,7 +481,7 @@ def _differences(runs: Sequence[RunRecord], names: Sequence[str]) -> Html:
                 "python": run.text("python"),
                 "platform": run.text("platform"),
                 **{
-                    f"{package} version": value_text(version)
+                    redact(f"{package} version"): value_text(version)
                     for package, version in (versions.items() if isinstance(versions, Mapping) else ())
                 },
                 **{name: setting.value for name, setting in run.settings.items()},

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from flashreinforce_molt.telemetry.formatting import number_text
 from flashreinforce_molt.telemetry.markup import Html, joined, tag
 from flashreinforce_molt.telemetry.metric_table import METRICS
+from flashreinforce_molt.telemetry.redaction import redact
 from flashreinforce_molt.telemetry.run_record import RunRecord
 from flashreinforce_molt.telemetry.svg import Guide, Series, line_chart, stacked_chart
 
@@ -124,7 +125,7 @@ def colour(index: int) -> int:
 
 
 def _from_environment(name: str) -> _Curve:
-    name = name[:80]
+    name = redact(name)[:80]
     return _metric(name, name.replace("_", " ").capitalize(), f"Reported by the run as {name}.")
 
 

@@ -21,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the page; 0, or 2 with a message when a run cannot be read or the page cannot be written."""
+    from flashreinforce_molt.telemetry.redaction import redact
     from flashreinforce_molt.telemetry.report import write_report
 
     runs = [Path(run) for run in arguments.runs]
@@ -33,11 +34,12 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         page = write_report(runs, output)
     except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(redact(f"error: {error}"), file=sys.stderr)
         return 2
     except OSError as error:
         print(
-            f"error: cannot write {output}: {error.strerror or error}; give another --output", file=sys.stderr
+            redact(f"error: cannot write {output}: {error.strerror or error}; give another --output"),
+            file=sys.stderr,
         )
         return 2
     print(f"wrote {page}")

@@ -205,12 +205,14 @@ def record_resume(
     try:
         content = json.loads(path.read_text("utf-8"))
         resumes = content.setdefault("resumes", [])
+        if not isinstance(resumes, list):
+            raise ValueError("resumes is no list")
         resumes.append({"update": update, **_circumstances(command)})
     except FileNotFoundError:
         raise RunDirectoryError(
             f"{path} is missing, so the run cannot be continued honestly; start a new one"
         ) from None
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         raise RunDirectoryError(f"{path} is damaged ({error}); restore it, or start a new run") from None
     write_json(path, content)
 

@@ -177,6 +177,8 @@ def _read_mapping(
     path: Path, load: Callable[[str], Any], limit: int, notes: list[str], lost: str
 ) -> Mapping[str, Any]:
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("not a file")
         if path.stat().st_size > limit:
             raise ValueError(f"larger than {limit:,} bytes")
         content = load(path.read_text("utf-8"))
@@ -210,7 +212,7 @@ def _settings(provenance: Mapping[str, Any], config: Mapping[str, Any]) -> dict[
     for name, value in _leaves(config):
         if len(shown) >= _MAX_SETTINGS:
             break
-        shown[name] = ShownSetting(_setting_text(name, value))
+        shown[redact(name)] = ShownSetting(_setting_text(name, value))
     sources = provenance.get("settings")
     if isinstance(sources, Mapping):
         for name, entry in list(sources.items())[:_MAX_SETTINGS]:
@@ -222,7 +224,7 @@ def _settings(provenance: Mapping[str, Any], config: Mapping[str, Any]) -> dict[
             )
             for inner in [key for key in shown if key.startswith(f"{name}.")]:
                 del shown[inner]  # a table that is one setting
-            shown[str(name)] = ShownSetting(_setting_text(str(name), entry.get("value")), source)
+            shown[redact(str(name))] = ShownSetting(_setting_text(str(name), entry.get("value")), source)
     return shown
 
 

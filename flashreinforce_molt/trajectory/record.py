@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -11,6 +12,8 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
+
+from flashreinforce_molt.shown import shown
 
 InfoValue = float | int | str | bool
 _LARGEST_WHOLE = np.iinfo(np.int64).max
@@ -74,7 +77,7 @@ class Trajectory:
         set_field(self, "trajectory_id", self._whole("trajectory_id"))
         for name in ("prompt_id", "finish_reason"):
             if not isinstance(getattr(self, name), str):
-                raise self._refusal(name, f"{getattr(self, name)!r} is not a string")
+                raise self._refusal(name, f"{shown(getattr(self, name))} is not a string")
         set_field(self, "tokens", self._integers("tokens"))
         if not self.tokens.size:
             raise self._refusal("tokens", "is empty")
@@ -127,20 +130,20 @@ class Trajectory:
             )
 
     def _refusal(self, name: str, fault: str) -> ValueError:
-        return ValueError(f"trajectory {self.trajectory_id!r}: {name} {fault}")
+        return ValueError(f"trajectory {shown(self.trajectory_id)}: {name} {fault}")
 
     def _whole(self, name: str) -> int:
         value = getattr(self, name)
         if isinstance(value, (bool, np.bool_)) or not isinstance(value, Integral) or value < 0:
-            raise self._refusal(name, f"{value!r} is not a whole number, 0 or more")
+            raise self._refusal(name, f"{shown(value)} is not a whole number, 0 or more")
         if int(value) > _LARGEST_WHOLE:
-            raise self._refusal(name, f"{value!r} is more than int64 holds")
+            raise self._refusal(name, f"{shown(value)} is more than int64 holds")
         return int(value)
 
     def _finite(self, name: str) -> float:
         value = getattr(self, name)
         if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
-            raise self._refusal(name, f"{value!r} is not a finite number")
+            raise self._refusal(name, f"{shown(value)} is not a finite number")
         try:
             number = float(value)
         except OverflowError:
@@ -148,13 +151,13 @@ class Trajectory:
         with np.errstate(over="ignore"):
             held = np.isfinite(np.float32(number))
         if not held:
-            raise self._refusal(name, f"{value!r} is not a finite number in float32")
+            raise self._refusal(name, f"{shown(value)} is not a finite number in float32")
         return number
 
     def _label(self, name: str) -> bool | None:
         value = getattr(self, name)
         if value is not None and not isinstance(value, (bool, np.bool_)):
-            raise self._refusal(name, f"{value!r} is neither True, False nor None (no label)")
+            raise self._refusal(name, f"{shown(value)} is neither True, False nor None (no label)")
         return None if value is None else bool(value)
 
     def _array(self, name: str, kinds: str, expected: str, size: int | None) -> np.ndarray:
@@ -208,13 +211,13 @@ class Trajectory:
         try:
             lengths = tuple(self.row_lengths)
         except TypeError:
-            raise self._refusal("row_lengths", f"{self.row_lengths!r} is not a sequence") from None
+            raise self._refusal("row_lengths", f"{shown(self.row_lengths)} is not a sequence") from None
         whole = all(
             isinstance(length, Integral) and not isinstance(length, bool) and length > 0 for length in lengths
         )
         if not whole or sum(lengths) != self.tokens.size:
             raise self._refusal(
-                "row_lengths", f"{lengths} are not positive parts of {self.tokens.size} tokens"
+                "row_lengths", f"{shown(lengths)} are not positive parts of {self.tokens.size} tokens"
             )
         return tuple(int(length) for length in lengths)
 
@@ -227,11 +230,14 @@ class Trajectory:
 
     def _info(self) -> ReadOnlyDict:
         if not isinstance(self.info, Mapping):
-            raise self._refusal("info", f"{self.info!r} is not a mapping")
+            raise self._refusal("info", f"{shown(self.info)} is not a mapping")
         info = {key: fact.item() if isinstance(fact, np.generic) else fact for key, fact in self.info.items()}
         for key, value in info.items():
             if not isinstance(key, str) or not isinstance(value, (float, int, str, bool)):
-                raise self._refusal("info", f"[{key!r}] = {value!r} is not a number, text or flag")
+                raise self._refusal("info", f"[{shown(key)}] = {shown(value)} is not a number, text or flag")
+            # The metrics of a batch are means over these: what is no number would end the run there.
+            if not isinstance(value, str) and not abs(value) <= sys.float_info.max:
+                raise self._refusal("info", f"[{shown(key)}] = {shown(value)} is not a finite number")
         return ReadOnlyDict(info)
 
     def _seal(self) -> None:

@@ -8,8 +8,10 @@ folder on PYTHONPATH, to run `--engine megatron` without a GPU.
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -79,6 +81,13 @@ def on_cpu() -> None:
     torch.cuda.stream = lambda stream: nullcontext()
     initialize_rng_tracker(inference_rng_tracker=True, force_reset=True)
     CudaMeansCpu().__enter__()
+
+
+def on_cpu_with_pid_file() -> None:
+    """`on_cpu` for a rank that a test will kill: leaves its process id as rank_N.pid in $RANK_PID_FOLDER."""
+    on_cpu()
+    folder = Path(os.environ["RANK_PID_FOLDER"])
+    (folder / f"rank_{torch.distributed.get_rank()}.pid").write_text(str(os.getpid()))
 
 
 class SequenceParallelRMSNorm(nn.RMSNorm):

@@ -158,11 +158,47 @@ def test_an_environment_that_always_fails_stops_the_run_by_name(tmp_path: Path) 
         run(tmp_path / "run", TOY, "environment.options={behaviour: raises}", *NO_EVALUATION)
 
 
-def test_a_killed_worker_stops_the_run_by_name(tmp_path: Path) -> None:
+def test_a_killed_worker_is_started_again_and_loses_no_trajectory(tmp_path: Path) -> None:
+    once = tmp_path / "once"
+    run(
+        tmp_path / "run",
+        TOY,
+        f"environment.options={{behaviour: dies once, mark: {once}}}",
+        "telemetry.dump_trajectories=8",
+        "train.updates=12",
+        *NO_EVALUATION,
+    )
+    assert once.exists()
+    lines = metrics_of(tmp_path / "run")
+    assert [line["update"] for line in lines] == list(range(1, 13))
+    assert lines[-1]["worker_restarts"] == 1
+    assert 1 <= lines[-1]["reissued"] <= 16 + 4
+    assert lines[-1]["dropped_total"] == 0
+    trained = [
+        trajectory.trajectory_id
+        for path in sorted((tmp_path / "run/trajectories").glob("update_*.safetensors"))
+        for trajectory in load_trajectories(path)
+    ]
+    assert len(trained) == len(set(trained)) == 12 * 8
+    assert 30 in trained  # the one that killed its worker, played again
+
+
+def test_workers_that_keep_dying_stop_the_run_by_name(tmp_path: Path) -> None:
     with pytest.raises(
-        RolloutError, match=r"worker worker-0 \(pid \d+\) was killed by SIGKILL with \d+ traj"
+        RolloutError, match=r"worker worker-0 \(pid \d+\) was killed by SIGKILL with \d+ traj.*=1 are"
     ):
-        run(tmp_path / "run", TOY, "environment.options={behaviour: dies}", *NO_EVALUATION)
+        run(
+            tmp_path / "run",
+            TOY,
+            "environment.options={behaviour: dies}",
+            "engine.max_worker_restarts=1",
+            *NO_EVALUATION,
+        )
+
+
+def test_a_deterministic_run_is_resumed_and_not_repaired(tmp_path: Path) -> None:
+    with pytest.raises(RolloutError, match="deterministic=true restarts none: go on with --resume"):
+        run(tmp_path / "run", TOY, "environment.options={behaviour: dies}", *DETERMINISTIC, *NO_EVALUATION)
 
 
 def test_an_unknown_environment_or_option_is_refused_before_anything_is_written(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_repeated_pairs_of_a_parquet_batch_come_once_with_their_number(tmp_path)
         ("a.jsonl", '{"problem": "one?", "answer": "1"}\n{"problem": ', "row 1 is no JSON"),
         ("a.jsonl", "[1, 2]\n", "row 0 is no object"),
         ("a.jsonl", '{"text": "one?"}\n', "has the columns 'text'; needed are"),
-        ("a.jsonl", b'{"problem": "\xff"}\n', "cannot be read"),
+        ("a.jsonl", b'{"problem": "\xff"}\n', "row 0 is no UTF-8 text: invalid start byte at byte 13"),
         ("a.json", "{", "row 0 is no JSON"),
         ("a.parquet", "no parquet", "cannot be read"),
     ],

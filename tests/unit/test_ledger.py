@@ -52,3 +52,14 @@ def test_a_state_that_does_not_add_up_is_refused() -> None:
     ledger.train(range(5))
     with pytest.raises(ValueError, match=r"counts 6 .* lists 5"):
         Ledger.from_state({**ledger.state(), "trained_total": 6})
+
+
+def test_a_batch_that_was_not_trained_after_all_is_counted_as_dropped_and_stays_settled() -> None:
+    ledger = Ledger()
+    ledger.train([0, 1, 2])
+    ledger.train([3, 4])
+    ledger.drop_trained(2, "nonfinite")
+    assert (ledger.trained_total, ledger.dropped, ledger.settled_total) == (3, {"nonfinite": 2}, 5)
+    assert Ledger.from_state(ledger.state()).unsettled(6) == [5]
+    with pytest.raises(RuntimeError, match="4 trajectories were not trained, of 3"):
+        ledger.drop_trained(4, "nonfinite")

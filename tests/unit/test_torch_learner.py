@@ -130,6 +130,53 @@ def test_a_gradient_that_is_not_finite_takes_no_step() -> None:
     assert all(p.grad is None for p in policy.model.parameters())
 
 
+def test_an_infinite_gradient_is_named_by_its_parameter() -> None:
+    policy = tiny_policy()
+    learner = TorchLearner(policy.model, config_of())
+    policy.model.model.norm.weight.register_hook(lambda grad: grad * float("inf"))
+    with pytest.raises(NonFiniteUpdateError, match=r"the gradient of model\.norm\.weight holds -?inf|nan"):
+        learner.update(batch_of())
+
+
+@pytest.mark.parametrize("micro_batch_size", [None, 2])
+def test_logits_that_are_not_finite_are_named_by_row_and_token_and_leave_no_gradient(
+    micro_batch_size: int | None,
+) -> None:
+    policy = tiny_policy(tie_word_embeddings=False)  # so that NaN stays with the trajectory that reads it
+    learner = TorchLearner(policy.model, config_of(train__micro_batch_size=micro_batch_size))
+    batch = batch_of()
+    only = batch.trajectories[0]  # the shortest: the last microbatch, after others have left gradients
+    token = 40
+    with torch.no_grad():
+        policy.model.model.embed_tokens.weight[token] = float("nan")
+    tokens = only.tokens.copy()
+    tokens[1] = token
+    object.__setattr__(only, "tokens", tokens)
+    place = "row 0" if micro_batch_size is None else "row 1"
+    with pytest.raises(
+        NonFiniteUpdateError, match=rf"log_probs\[{place}, token \d, trajectory 0\] is nan"
+    ) as told:
+        learner.update(batch)
+    assert "update 1: loss not computed, gradient norm not computed" in str(told.value)
+    assert all(p.grad is None for p in policy.model.parameters())
+    assert learner.updates_done == 0
+
+
+def test_an_overflow_of_the_objective_is_an_update_that_is_not_finite() -> None:
+    learner = TorchLearner(
+        tiny_policy().model, config_of(objective__log_ratio_limit=None, objective__gate="none")
+    )
+    batch = batch_of()
+    wrong = batch.trajectories[1].behavior_log_probs.copy()
+    wrong[1] = -200.0
+    object.__setattr__(batch.trajectories[1], "behavior_log_probs", wrong)
+    with pytest.raises(
+        NonFiniteUpdateError, match=r"loss overflows.*log_probs\[row 1, token \d, trajectory 1\]"
+    ):
+        learner.update(batch)
+    assert learner.updates_done == 0
+
+
 def test_bfloat16_keeps_steps_that_are_smaller_than_its_resolution() -> None:
     policy = tiny_policy()
     policy.model.to(torch.bfloat16)

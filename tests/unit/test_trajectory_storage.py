@@ -13,6 +13,7 @@ from trajectory_examples import example
 
 from flashreinforce_molt import Trajectory
 from flashreinforce_molt.trajectory import load_trajectories, save_trajectories
+from flashreinforce_molt.trajectory.storage import checksum
 
 
 def assert_same(ours: Trajectory, theirs: Trajectory) -> None:
@@ -32,7 +33,11 @@ def rewritten(path, **changes):
     arrays = load_file(path)
     for name, value in changes.items():
         (arrays if name in arrays else header)[name] = value
-    save_file({name: array for name, array in arrays.items() if array is not None}, path, header)
+    arrays = {name: array for name, array in arrays.items() if array is not None}
+    del header["sha256"]
+    if "tokens" in arrays:
+        header["sha256"] = checksum(header, arrays)  # what is false is truthfully signed
+    save_file(arrays, path, header)
     return path
 
 
@@ -89,9 +94,12 @@ def test_a_truncated_file_is_refused_wherever_it_was_cut(tmp_path):
     ("changes", "match"),
     [
         ({"format": "weights"}, "not a trajectory file .format 'weights'"),
-        ({"version": "2"}, "version '2' of the format, this release reads '1'"),
+        ({"version": "1"}, "version '1' of the format, this release reads '2'"),
         ({"trajectories": "{"}, "Expecting property name"),
         ({"trajectories": "[3]"}, r"damaged header \(AttributeError"),
+        ({"trajectories": "7"}, "its records are 7, not a list"),
+        ({"trajectories": "[" * 100_000}, r"damaged header \(RecursionError"),
+        ({"trajectories": '[{"length": -2}]'}, "record 0 has length -2, not a number of tokens"),
         ({"trajectories": "[{}]"}, r"damaged header \(KeyError: 'length'\)"),
         ({"trajectories": "[]"}, "tokens holds 8 values, its records 0"),
         ({"policy_versions": np.zeros(9, np.int64)}, "policy_versions holds 9 values, its records 4"),
@@ -129,3 +137,24 @@ def test_a_device_is_named():
 def test_an_absent_file_is_absent(tmp_path):
     with pytest.raises(FileNotFoundError):
         load_trajectories(tmp_path / "nothing")
+
+
+def test_no_byte_of_a_file_can_change_unnoticed(tmp_path):
+    path = tmp_path / "sample"
+    save_trajectories(path, [example(), example(trajectory_id=8)])
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 3):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=f"^{path}: "):
+            load_trajectories(path)
+
+
+def test_an_array_that_nobody_asked_for_is_no_part_of_the_format(tmp_path):
+    save_trajectories(tmp_path / "sample", [example()])
+    with safe_open(tmp_path / "sample", "numpy") as file:
+        header = file.metadata()
+    save_file({**load_file(tmp_path / "sample"), "rewards": np.ones(3)}, tmp_path / "more", header)
+    with pytest.raises(ValueError, match="more: the array 'rewards' is no part of the format"):
+        load_trajectories(tmp_path / "more")

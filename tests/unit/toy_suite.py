@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+from pathlib import Path
 from typing import Any
 
 from flashreinforce_molt.environments.base import Step, Task
 
 
 class ToySuite:
-    """`behaviour` says what every step does; the prompt is the position in the data order."""
+    """`behaviour` says what every step does; the prompt is the position in the data order. `mark` is left by "dies once"."""
 
     closed = 0
 
-    def __init__(self, behaviour: str = "echo", turns: int = 1, delay: float = 0.0) -> None:
-        self.behaviour, self.turns, self.delay = behaviour, turns, delay
+    def __init__(self, behaviour: str = "echo", turns: int = 1, delay: float = 0.0, mark: str = "") -> None:
+        self.behaviour, self.turns, self.delay, self.mark = behaviour, turns, delay, mark
 
     def training_tasks(self, seed: int) -> ToySuite:
         return self
@@ -56,10 +59,10 @@ class ToyEpisode:
             return Step(None, float("nan"), True, info={"failed": True})
         if behaviour == "every third raises" and self.position % 3 == 2:
             raise RuntimeError("flaky")
-        if behaviour == "dies" or (behaviour == "dies later" and self.position == 30):
-            import os
-            import signal
-
+        dies_now = behaviour == "dies once" and self.position == 30 and not Path(self.suite.mark).exists()
+        if dies_now:
+            Path(self.suite.mark).touch()
+        if dies_now or behaviour == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
         reward = float(len(action) % 2)
         if self.steps < self.suite.turns:

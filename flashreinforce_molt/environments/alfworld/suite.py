@@ -18,7 +18,7 @@ from flashreinforce_molt.environments.alfworld.words import Words
 from flashreinforce_molt.environments.base import Demonstration, Task
 
 FORMATS = ("words", "codes")
-RECORDINGS = 4
+RECORDINGS = 2
 """Times that a game is played for the warm start, by the expert and at random each."""
 
 

@@ -13,6 +13,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -104,10 +105,11 @@ class MegatronTeam:
 
     def close(self) -> None:
         """End every rank, by force where asking does not help."""
-        with suppress(OSError):
-            self._pipe.send(("close", None))
-        for process in self._ranks:
-            process.join(5.0)
+        # where one is dead the others may hang in a collective, and no orderly end is possible
+        if all(process.is_alive() for process in self._ranks):
+            with suppress(OSError):
+                self._pipe.send(("close", None))
+            self._join(5.0)
         for process in self._ranks:
             if process.is_alive():
                 process.kill()
@@ -127,25 +129,39 @@ class MegatronTeam:
         if self._pipe in ready:
             try:
                 kind, value = self._pipe.recv()
-            except EOFError:
+            except (EOFError, OSError):  # a reset, where rank 0 left something unread
                 kind, value = "died", None
             if kind == "done":
                 return value
             if kind == "refused":
                 raise value
-            if kind == "failed":
-                raise LearnerError(value)
+            if kind == "failed":  # perhaps only because another rank is gone
+                raise LearnerError("\n".join([*self._killed(), value]))
         raise LearnerError(self._obituary() if ready else f"no learner rank was ready after {timeout:.0f} s")
 
     def _obituary(self) -> str:
-        for process in self._ranks:
-            process.join(1.0)
-        dead = [
+        """Who is dead: first the killed ranks, which took the others with them."""
+        killed = self._killed()
+        ended = [
             f"{process.name} ended with code {process.exitcode}"
             for process in self._ranks
-            if not process.is_alive()
+            if process.exitcode is not None and process.exitcode >= 0
         ]
-        return ", ".join(dead) or "the learner's rank 0 closed its connection"
+        return ", ".join([*killed, *ended]) or "the learner's rank 0 closed its connection"
+
+    def _killed(self) -> list[str]:
+        self._join(1.0)
+        return [
+            f"{process.name} (pid {process.pid}) was killed by {signal.Signals(-process.exitcode).name}"
+            for process in self._ranks
+            if process.exitcode is not None and process.exitcode < 0
+        ]
+
+    def _join(self, seconds: float) -> None:
+        """Wait for the end of every rank, no longer than this for all of them together."""
+        deadline = time.monotonic() + seconds
+        for process in self._ranks:
+            process.join(max(0.0, deadline - time.monotonic()))
 
 
 @dataclass(frozen=True)
@@ -168,7 +184,8 @@ def _serve(rank: int, work: _Work, pipe: Connection | None, shared: dict[str, Te
     except BaseException:
         report = f"learner rank {rank} failed:\n{traceback.format_exc()}"
         if pipe is not None:
-            pipe.send(("failed", report))
+            with suppress(OSError):  # the run may be gone too
+                pipe.send(("failed", report))
         else:
             print(report, file=sys.stderr, flush=True)
         os._exit(1)  # the other ranks may hang in a collective; no orderly end is possible
