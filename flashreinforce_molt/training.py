@@ -19,6 +19,7 @@ from flashreinforce_molt.config import Config, SettingError
 from flashreinforce_molt.config.experiment import Experiment
 from flashreinforce_molt.environments import make_suite, options_of
 from flashreinforce_molt.evaluation import evaluate
+from flashreinforce_molt.full_disk import full_disk, is_full_disk
 from flashreinforce_molt.interrupts import Interrupts
 from flashreinforce_molt.learners import ReportsLogProbs, make_learner
 from flashreinforce_molt.learners.megatron import learner_layout
@@ -100,6 +101,8 @@ def train(
         if isinstance(error, KeyboardInterrupt):
             kept = "nothing was trained yet, so nothing is kept" if unstarted else newest_name(run_dir)
             raise KeyboardInterrupt(f"stopped at once; {kept}") from None
+        if is_full_disk(error):
+            raise full_disk(run_dir, newest_name(run_dir)) from error
         raise
     if run.learner.updates_done:  # Ctrl-C may come before there is anything to draw
         write_report([run_dir], run_dir / "report.html")

@@ -96,7 +96,7 @@ def kill_once(run: subprocess.Popen[bytes], output: Path, target: str, rng: rand
             return False
         time.sleep(0.02)
     time.sleep(rng.uniform(0, 1.5))
-    workers = _workers(run.pid)
+    workers = worker_pids(run.pid)
     if run.poll() is not None or (target == "worker" and not workers):
         return False
     if target == "group":
@@ -170,7 +170,7 @@ def _parents() -> dict[int, int]:
     return parents
 
 
-def _workers(learner: int) -> list[int]:
+def worker_pids(learner: int) -> list[int]:
     """Rollout workers: children of the learner's fork server."""
     parents = _parents()
     return [pid for pid, parent in parents.items() if parents.get(parent) == learner]

@@ -46,6 +46,7 @@ def test_a_run_says_that_rollout_and_learner_agree_before_its_first_update(
     assert told.index("on-policy check") < told.index("update 1/2")
 
 
+@pytest.mark.slow
 def test_a_learner_that_scores_the_wrong_tokens_ends_the_run_with_code_1_and_no_traceback(
     tmp_path: Path,
 ) -> None:
@@ -172,6 +173,7 @@ def replay(path: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_kept_batch_is_reproduced_word_for_word_and_a_finite_one_told_apart(tmp_path: Path) -> None:
     output = tmp_path / "run"
     with pytest.raises(NonFiniteUpdateError):
