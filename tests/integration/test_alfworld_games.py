@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from flashreinforce_molt.data.alfworld_games import TASK_TYPES
+from flashreinforce_molt.data.alfworld_games import TASK_TYPES, find_games
 from flashreinforce_molt.environments import EpisodeLost, make_suite
 from flashreinforce_molt.environments.alfworld.pool import GameError, GamePool
 
@@ -254,3 +255,41 @@ def test_a_run_takes_updates_from_real_games(games, tmp_path, monkeypatch) -> No
             assert 1 <= line["steps_mean"] == line["turns_mean"] <= 16
             assert line["invalid_actions_mean"] < line["steps_mean"]
             assert line["dropped_total"] == 0
+
+
+def test_the_games_that_count_are_those_of_the_package_itself(games: Path, tmp_path: Path) -> None:
+    """Split by split, and with trials that ALFWorld leaves out: sliced, movable, another task, no game, not solvable."""
+    root = tmp_path / "games"
+    shutil.copytree(games, root)
+    trials = sorted((root / "json_2.1.1" / "train").rglob("traj_data.json"))
+    spoil = iter(trials)
+    next(spoil).parent.rename(trials[0].parent.with_name("trial_movable_1"))
+    next(spoil).parent.rename(trials[1].parent.with_name("trial_AppleSliced_1"))
+    other = next(spoil)
+    other.write_text(json.dumps({**json.loads(other.read_text()), "task_type": "pick_and_throw"}))
+    next(spoil).with_name("game.tw-pddl").unlink()
+    unsolvable = next(spoil).with_name("game.tw-pddl")
+    unsolvable.write_text(json.dumps({**json.loads(unsolvable.read_text()), "solvable": False}))
+    for split, name in (
+        ("train", "train"),
+        ("valid_seen", "eval_in_distribution"),
+        ("valid_unseen", "eval_out_of_distribution"),
+    ):
+        theirs = games_by_the_package(root / "json_2.1.1" / split, name)
+        ours, _ = find_games(root, split)
+        assert {str(root / game) for game in ours} == theirs
+        assert len(ours) == (1 if split == "train" else 6)
+
+
+def games_by_the_package(folder: Path, name: str) -> set[str]:
+    from alfworld.agents.environment.alfred_tw_env import TASK_TYPES, AlfredTWEnv
+
+    env = object.__new__(AlfredTWEnv)  # its constructor only calls what is called here
+    paths = dict.fromkeys(("data_path", "eval_id_data_path", "eval_ood_data_path"), str(folder))
+    env.config = {
+        "dataset": {**paths, "num_train_games": -1, "num_eval_games": -1},
+        "env": {"task_types": list(TASK_TYPES)},
+    }
+    env.train_eval = name
+    env.collect_game_files()
+    return set(env.game_files)
