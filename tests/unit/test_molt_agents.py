@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +19,7 @@ from transformers import AutoTokenizer
 
 from flashreinforce_molt.config import SettingError
 from flashreinforce_molt.environments import Step, Task
+from flashreinforce_molt.environments.alfworld.games import game_file
 from flashreinforce_molt.molt.agent_runner import EnvironmentRunner, first_text, last_words, observation_text
 from flashreinforce_molt.molt.agent_settings import VARIABLE, AgentSettings
 from flashreinforce_molt.molt.task_rows import task_label, task_of, write_task_rows
@@ -312,6 +316,39 @@ def test_python_is_called_and_its_output_read(byte_tokenizer):
     assert "42" in byte_tokenizer.decode(between)
     assert byte_tokenizer.decode(trajectory.observation_tokens).startswith("tools: ")
     assert trajectory.extra_logs["env_tool_calls"] == 1.0
+
+
+def test_a_game_of_alfworld_is_won_by_its_walkthrough(byte_tokenizer, tmp_path, monkeypatch):
+    pytest.importorskip("alfworld", reason="needs the games' package: pip install -e '.[alfworld]'")
+    from vllm import SamplingParams
+
+    script = Path(__file__).parents[2] / "scripts" / "build_alfworld_games.py"
+    counts = ["--train", "6", "--valid-seen", "6", "--valid-unseen", "6"]
+    subprocess.run([sys.executable, script, tmp_path / "games", *counts], check=True)
+    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path / "games"))
+    runner = EnvironmentRunner(AgentSettings("alfworld", {"workers": 1}, max_turns=50))
+    task = runner.suite.evaluation_tasks(1)[0]
+    way = json.loads(Path(game_file(tmp_path / "games", task)).read_text("utf-8"))["walkthrough"]
+    turns = ["I think. <action>dance</action>", *(f"<action>{command}</action>" for command in way)]
+
+    async def played():
+        try:
+            return await runner.execute(
+                prompt="unused",
+                label=task_label(task),
+                sampling_params=SamplingParams(max_tokens=100, logprobs=1),
+                max_length=20_000,
+                hf_tokenizer=byte_tokenizer,
+                llm_engine=ScriptedEngine(byte_tokenizer, *turns),
+            )
+        finally:
+            await runner.suite.close()
+
+    trajectory = asyncio.run(played())
+    assert (trajectory.reward, trajectory.extra_logs["failed"]) == (1.0, 0.0)
+    assert len(trajectory.action_ranges) == len(turns)
+    assert trajectory.extra_logs["env_turns"] == len(turns)
+    assert "'dance' is not an admissible action here" in byte_tokenizer.decode(trajectory.observation_tokens)
 
 
 def test_a_plain_label_becomes_the_reference_of_a_task():
