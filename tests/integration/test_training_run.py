@@ -1,6 +1,7 @@
 """Whole runs of the local engine: real worker processes, real weights, real files."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,27 @@ def test_a_deterministic_run_resumed_is_the_uninterrupted_run(tmp_path: Path, cu
     run(output, *DETERMINISTIC, resume=True)
     assert without_clock(metrics_of(output)) == without_clock(metrics_of(tmp_path / "whole"))
     assert weights_of(output) == weights_of(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_a_deterministic_run_may_stop_anywhere_also_in_the_middle_of_saving(tmp_path: Path) -> None:
+    run(tmp_path / "whole", *DETERMINISTIC)
+    run(tmp_path / "saved", "checkpoint.every=1", "checkpoint.keep=10", *DETERMINISTIC)
+    for cut in range(1, 6):
+        output = tmp_path / f"cut_{cut}"
+        shutil.copytree(tmp_path / "saved", output)
+        for path in (output / "checkpoints").iterdir():
+            if int(path.name[-6:]) > cut + 1:
+                shutil.rmtree(path)
+        unfinished = output / "checkpoints" / f"update_{cut + 1:06d}"
+        weights = (unfinished / "model.safetensors").read_bytes()
+        (unfinished / "model.safetensors").write_bytes(weights[: len(weights) // 2])
+        if cut % 2:  # stopped before the rename; else the disk lost what was renamed
+            (unfinished / "state.json").unlink()
+            unfinished.rename(unfinished.with_name(f".{unfinished.name}.part"))
+        run(output, *DETERMINISTIC, resume=True)
+        assert without_clock(metrics_of(output)) == without_clock(metrics_of(tmp_path / "whole")), cut
+        assert weights_of(output) == weights_of(tmp_path / "whole"), cut
 
 
 def test_bfloat16_trains_with_float32_master_weights(tmp_path: Path) -> None:
