@@ -25,6 +25,8 @@ FREE = (
     "train.check_on_policy",
     "train.max_nonfinite_updates",
     "engine.threads",
+    "engine.max_worker_restarts",
+    "environment.max_retries",
     "engine.workers",
     "engine.device",
     "cluster.",

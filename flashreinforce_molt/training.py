@@ -241,6 +241,7 @@ class Run:
             "dropped_total": self.pool.ledger.dropped_total,
             "worker_restarts": self.pool.restarts,
             "reissued": self.pool.reissued,
+            "retried": self.pool.retried,
             **{f"dropped_{reason}": count for reason, count in self.pool.ledger.dropped.items()},
             "nonfinite_updates": skipped_batches(self.pool),
             "ratio_alarm": int(self._recomputed(result, batch, version)),
@@ -367,6 +368,7 @@ class Run:
             position=checkpoint.state.position if checkpoint else 0,
             finished=checkpoint.waiting() if checkpoint else (),
             max_restarts=config.engine.max_worker_restarts,
+            max_retries=config.environment.max_retries,
             on_message=self.view.message,
         )
         self.stack.callback(pool.close)

@@ -44,6 +44,8 @@ class EnvironmentConfig:
     """Model turns in one trajectory before it is ended with the reason `turn_limit`."""
     step_timeout_s: float = setting(30.0, above=0)
     """Seconds that one environment step may take before the trajectory is dropped as `environment_timeout`."""
+    max_retries: int = setting(0, minimum=0)
+    """Times that a task whose episode was lost to its environment is played again before it is dropped."""
 
 
 @dataclass

@@ -15,6 +15,7 @@ _LOCAL_ONLY = {
     "rollout.min_p": 0.0,
     "rollout.repetition_penalty": 1.0,
     "rollout.max_policy_lag": None,
+    "environment.max_retries": 0,
     "model.trust_remote_code": False,
 }
 """Settings that Molt has no flag for, with the value that needs none."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -34,6 +34,9 @@ from flashreinforce_molt.rollout.ledger import Ledger
 from flashreinforce_molt.rollout.weights import WeightStore
 from flashreinforce_molt.rollout.worker import NewVersion, Started, WorkerFailure, WorkerPlan, run_worker
 from flashreinforce_molt.trajectory import Trajectory
+
+FINAL = ("policy_lag", "prompt_too_long")
+"""Reasons of a drop that another try would only repeat."""
 
 
 class RolloutError(RuntimeError):
@@ -93,15 +96,17 @@ class RolloutPool:
         position: int = 0,
         finished: Sequence[Trajectory] = (),
         max_restarts: int = 0,
+        max_retries: int = 0,
         on_message: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.plans, self.store, self.tasks, self.bounds = plans, store, tasks, bounds
         self.ledger = ledger or Ledger()
         self.position = position
         """First position of the data order that was never issued; the task at position i is trajectory i."""
-        self.max_restarts = max_restarts
-        self.restarts = self.reissued = 0
-        """Workers that were started again, and trajectories that were issued again because of it."""
+        self.max_restarts, self.max_retries = max_restarts, max_retries
+        self.restarts = self.reissued = self.retried = 0
+        """Workers that were started again, trajectories issued again because of it, and because an episode was lost."""
+        self._retries: Counter[int] = Counter()
         self._on_message = on_message
         waiting = {trajectory.trajectory_id for trajectory in finished}
         self._again = deque(i for i in self.ledger.unsettled(position) if i not in waiting)
@@ -256,16 +261,26 @@ class RolloutPool:
                 self._note_drop(item)
             else:
                 self._drops_in_a_row = 0
+                del self._retries[item.trajectory_id]
                 self._tokens_finished += len(item.behavior_log_probs)
                 self._ready.append(item)
             self._changed.notify_all()
 
     def _note_drop(self, drop: Dropped) -> None:
-        self.ledger.drop(drop.trajectory_id, drop.reason)
+        again = drop.reason not in FINAL and self._retries[drop.trajectory_id] < self.max_retries
+        if again:
+            self._retries[drop.trajectory_id] += 1
+            self.retried += 1
+            self._again.append(drop.trajectory_id)
+            self._issued -= 1
+        else:
+            del self._retries[drop.trajectory_id]
+            self.ledger.drop(drop.trajectory_id, drop.reason)
         if drop.reason == "policy_lag":
             return
-        if not self.ledger.dropped[drop.reason] > 1:
-            self._on_message(f"trajectory {drop.trajectory_id} dropped: {drop.reason} ({drop.detail})")
+        if (self.retried if again else self.ledger.dropped[drop.reason]) == 1:
+            fate = "is played again" if again else "dropped"
+            self._on_message(f"trajectory {drop.trajectory_id} {fate}: {drop.reason} ({drop.detail})")
         self._drops_in_a_row += 1
         if self._drops_in_a_row >= max(8, self.bounds.batch_size):
             raise RolloutError(

@@ -203,6 +203,13 @@ FAULT_METRICS: tuple[Metric, ...] = (
         "trajectories",
     ),
     Metric(
+        "retried",
+        "count",
+        "Episodes that their environment lost and that were played again since this process began.",
+        "Stays within `environment.max_retries` for each task; after that the task is dropped.",
+        "trajectories",
+    ),
+    Metric(
         "ratio_alarm",
         "count",
         "1 when every importance ratio of the batch is exactly 1 although older weights sampled it, else 0.",

@@ -175,6 +175,27 @@ def test_dropped_trajectories_are_counted_by_reason_and_replaced(tmp_path: Path)
     assert last["dropped_environment_error"] == last["dropped_total"] > 10
 
 
+def test_a_lost_episode_is_played_again_as_often_as_is_asked(tmp_path: Path) -> None:
+    flaky = f"environment.options={{behaviour: every third raises once, mark: {tmp_path / 'tried'}}}"
+    settings = ("environment.max_retries=1", "telemetry.dump_trajectories=8", *NO_EVALUATION)
+    run(tmp_path / "run", TOY, flaky, *settings)
+    last = metrics_of(tmp_path / "run")[-1]
+    assert last["dropped_total"] == 0
+    assert last["retried"] >= 10
+    trained = [
+        trajectory.trajectory_id
+        for path in (tmp_path / "run/trajectories").glob("update_*.safetensors")
+        for trajectory in load_trajectories(path)
+    ]
+    assert len(set(trained)) == len(trained) == 48
+    assert sum(i % 3 == 2 for i in trained) > 10
+
+    run(tmp_path / "other", TOY, "environment.options={behaviour: every third raises}", *settings)
+    last = metrics_of(tmp_path / "other")[-1]
+    assert last["dropped_environment_error"] == last["dropped_total"] > 10
+    assert last["retried"] >= last["dropped_total"]
+
+
 def test_an_environment_that_always_fails_stops_the_run_by_name(tmp_path: Path) -> None:
     with pytest.raises(RolloutError, match=r"8 trajectories in a row .*KeyError: 'broken tool'"):
         run(tmp_path / "run", TOY, "environment.options={behaviour: raises}", *NO_EVALUATION)

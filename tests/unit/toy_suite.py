@@ -57,6 +57,11 @@ class ToyEpisode:
             return None
         if behaviour == "nan reward":
             return Step(None, float("nan"), True, info={"failed": True})
+        if behaviour == "every third raises once" and self.position % 3 == 2:
+            first = Path(f"{self.suite.mark}_{self.position}")
+            if not first.exists():
+                first.touch()
+                raise RuntimeError("flaky")
         if behaviour == "every third raises" and self.position % 3 == 2:
             raise RuntimeError("flaky")
         dies_now = behaviour == "dies once" and self.position == 30 and not Path(self.suite.mark).exists()
