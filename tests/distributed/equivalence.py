@@ -37,6 +37,7 @@ LAYOUTS = {
     "TP1": ("qwen2", SHARED, 1),
     "TP2": ("qwen2", replace(SHARED, tensor_parallel=2), 1),
     "TP4, per-token loss": ("qwen2", replace(SHARED, tensor_parallel=4, calculate_per_token_loss=True), 1),
+    "TP2, llama": ("llama, tied", replace(SHARED, tensor_parallel=2), 1),
     "DP2": ("qwen2", SHARED, 2),
     "DP2, per-token loss": ("qwen2", replace(SHARED, calculate_per_token_loss=True), 2),
     "CP2": ("qwen2", replace(SHARED, context_parallel=2), 1),

@@ -6,7 +6,7 @@ import os
 
 import torch
 from cases import VOCABULARY, special_batch
-from transformers import AutoModelForCausalLM, Qwen2Config, Qwen3Config, Qwen3MoeConfig
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig
 
 from flashreinforce_molt.config import Config, ModelConfig, ObjectiveConfig, OptimConfig, TrainConfig
 from flashreinforce_molt.learners.scoring import score
@@ -21,6 +21,7 @@ COMMON = {
     "max_position_embeddings": 64,
 }
 MODELS = {
+    "llama, tied": LlamaConfig(**COMMON | {"num_key_value_heads": 2}, tie_word_embeddings=True),
     "qwen2": Qwen2Config(**COMMON, tie_word_embeddings=False),
     "qwen2, tied": Qwen2Config(**COMMON, tie_word_embeddings=True),
     "qwen2, tied, odd vocabulary": Qwen2Config(

@@ -61,7 +61,8 @@ def round_trip(name, layout):
 
 
 @pytest.mark.parametrize(
-    "name", ["qwen2, tied, odd vocabulary", "qwen3", "qwen3_moe", "qwen3_moe, softmax over all"]
+    "name",
+    ["llama, tied", "qwen2, tied, odd vocabulary", "qwen3", "qwen3_moe", "qwen3_moe, softmax over all"],
 )
 def test_logits_equal_those_of_transformers(name):
     ids = torch.randint(0, 32, (3, 12), generator=torch.Generator().manual_seed(1))
@@ -246,7 +247,7 @@ def test_a_layout_that_the_model_cannot_have_is_refused_with_the_reason(name, la
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"model_type": "llama"}, "model_type='llama' has no Megatron mapping"),
+        ({"model_type": "mistral"}, "model_type='mistral' has no Megatron mapping"),
         ({"use_sliding_window": True}, "use_sliding_window"),
         ({"hidden_act": "gelu"}, "hidden_act='gelu'"),
         ({"attention_dropout": 0.1}, "attention_dropout=0.1"),
@@ -263,7 +264,7 @@ def test_an_architecture_that_the_mapping_would_change_is_refused(change, match)
         object.__setattr__(hf, field, value)
         hf.__dict__[field] = value
     if "model_type" in change:
-        hf = type("Other", (), {"model_type": "llama"})()
+        hf = type("Other", (), {"model_type": "mistral"})()
     with pytest.raises(SettingError, match=match):
         validate_architecture(hf, ONE)
 

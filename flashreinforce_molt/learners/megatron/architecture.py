@@ -1,4 +1,4 @@
-"""A Megatron GPTModel of the shape that a Hugging Face Qwen2, Qwen2.5, Qwen3 or Qwen3-MoE configuration describes."""
+"""A Megatron GPTModel of the shape that a Hugging Face Llama, Qwen2, Qwen2.5, Qwen3 or Qwen3-MoE configuration describes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from transformers import PreTrainedConfig
 from flashreinforce_molt.config import SettingError
 from flashreinforce_molt.learners.megatron.layout import MegatronLayout
 
-_FAMILIES = ("qwen2", "qwen3", "qwen3_moe")
+_FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe")
+NORMALISED_QUERIES = ("qwen3", "qwen3_moe")
+"""Families that normalise queries and keys; Qwen2 gives them a bias instead, Llama neither."""
 
 
 def validate_architecture(hf: PreTrainedConfig, layout: MegatronLayout) -> None:
@@ -35,6 +37,8 @@ def validate_architecture(hf: PreTrainedConfig, layout: MegatronLayout) -> None:
             problems.append(f"hidden_act={hf.hidden_act!r}: only silu is mapped")
         if getattr(hf, "attention_bias", False):
             problems.append("attention_bias=true: the output projection's bias is not mapped")
+        if getattr(hf, "mlp_bias", False):
+            problems.append("mlp_bias=true: biases of the feed-forward layers are not mapped")
         if getattr(hf, "attention_dropout", 0):
             problems.append(
                 f"attention_dropout={hf.attention_dropout}: a policy gradient needs the policy sampled"
@@ -104,7 +108,7 @@ def transformer_config(
         kv_channels=head_dim,
         normalization="RMSNorm",
         layernorm_epsilon=hf.rms_norm_eps,
-        qk_layernorm=hf.model_type != "qwen2",
+        qk_layernorm=hf.model_type in NORMALISED_QUERIES,
         gated_linear_unit=True,
         activation_func=F.silu,
         add_bias_linear=False,

@@ -16,6 +16,8 @@ from megatron.core import parallel_state
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
+from flashreinforce_molt.learners.megatron.architecture import NORMALISED_QUERIES
+
 HFName = tuple[str, int | None]
 """A Hugging Face tensor, or one expert's slice of a stacked one."""
 
@@ -217,7 +219,7 @@ def _layer_weights(hf: PreTrainedConfig, layer: int) -> Iterator[Weight]:
     for part in ("weight", "bias") if hf.model_type == "qwen2" else ("weight",):
         projections = tuple(f"self_attn.{letter}_proj.{part}" for letter in "qkv")
         yield weight(f"self_attention.linear_qkv.{part}", projections, "qkv")
-    if hf.model_type != "qwen2":
+    if hf.model_type in NORMALISED_QUERIES:
         for letter in "qk":
             yield weight(
                 f"self_attention.{letter}_layernorm.weight",
