@@ -140,7 +140,7 @@ def run_molt(
         )
         try:
             while process.poll() is None and time.monotonic() - began < timeout_s:
-                time.sleep(0.5)
+                time.sleep(0.05)  # replayed updates take a fraction of a second
                 if interrupt_after is not None and len(lines()) >= interrupt_after:
                     process.send_signal(signal.SIGINT)
                     process.wait(timeout=120)

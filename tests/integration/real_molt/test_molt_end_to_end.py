@@ -41,11 +41,11 @@ def two_ranks(folder):
 
 @pytest.fixture(scope="module")
 def one_rank(folder, two_ranks):
-    """The batches of `two_ranks`, replayed and interrupted after two of them."""
+    """The batches of `two_ranks`, replayed and interrupted after the first of them."""
     return run_molt(
         folder / "one",
         16 * UPDATES,
-        interrupt_after=2,
+        interrupt_after=1,
         train__rollout_replay_dir=folder / "batches",
         train__micro_batch_size=2,
         **OPTIONS,
