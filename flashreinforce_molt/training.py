@@ -170,9 +170,6 @@ class Run:
         if checkpoint:
             checkpoint.restore(self.learner)
         self.pool = self._pool(checkpoint)
-        self._restored = (
-            {trajectory.trajectory_id for trajectory in checkpoint.waiting()} if checkpoint else set()
-        )
         self._must_check = self.config.train.check_on_policy and full_support(self.config)
         self._ratio_alarm_given = False
         self.interrupts.on_first = self.pool.stop_waiting
@@ -357,6 +354,8 @@ class Run:
 
     def _pool(self, checkpoint: Checkpoint | None) -> RolloutPool:
         config = self.config
+        waiting = checkpoint.waiting() if checkpoint else []
+        self._restored = {trajectory.trajectory_id for trajectory in waiting}
         store = WeightStore(self.policy.model)
         store.publish(self.policy.model, self.learner.updates_done)
         pool = RolloutPool(
@@ -366,7 +365,7 @@ class Run:
             bounds_of(config),
             ledger=Ledger.from_state(checkpoint.state.ledger) if checkpoint else None,
             position=checkpoint.state.position if checkpoint else 0,
-            finished=checkpoint.waiting() if checkpoint else (),
+            finished=waiting,
             max_restarts=config.engine.max_worker_restarts,
             max_retries=config.environment.max_retries,
             on_message=self.view.message,

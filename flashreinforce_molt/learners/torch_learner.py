@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -130,7 +130,6 @@ class TorchLearner:
         """Nothing was started."""
 
     def _backward(self, shard: TrajectoryBatch, totals: Any) -> tuple[float, dict[str, Any], float]:
-        objective = self.config.objective
         rows = shard.padded().to(self.model.device)
         log_probs, entropies = self._score(rows, with_entropy=True)
         assert entropies is not None
@@ -140,14 +139,7 @@ class TorchLearner:
                 log_probs,
                 **rows.objective_inputs(),
                 entropies=entropies,
-                delta=objective.delta,
-                negative_token_fraction=objective.negative_token_fraction,
-                ratio_gradient=objective.ratio_gradient,
-                log_ratio_limit=objective.log_ratio_limit,
-                aggregation=objective.aggregation,
-                constant_length=objective.constant_length,
-                gate=objective.gate,
-                importance_correction=objective.importance_correction,
+                **asdict(self.config.objective),
                 totals=totals,
             )
         except FloatingPointError as overflow:

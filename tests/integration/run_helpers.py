@@ -8,6 +8,7 @@ from typing import Any
 
 from flashreinforce_molt.recipes import load_experiment
 from flashreinforce_molt.training import train
+from flashreinforce_molt.trajectory import load_trajectories
 
 RECIPE = Path(__file__).with_name("tiny_run.yaml")
 TOY = "environment.name=toy_suite:ToySuite"
@@ -32,3 +33,12 @@ def without_clock(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def weights_of(output: Path) -> bytes:
     newest = sorted((output / "checkpoints").iterdir())[-1]
     return (newest / "model.safetensors").read_bytes()
+
+
+def dumped_ids(output: Path) -> list[int]:
+    """Ids of the trajectories that `telemetry.dump_trajectories` kept, in order of the updates."""
+    return [
+        trajectory.trajectory_id
+        for path in sorted((output / "trajectories").glob("update_*.safetensors"))
+        for trajectory in load_trajectories(path)
+    ]

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from run_helpers import TOY, metrics_of, run, weights_of, without_clock
+from run_helpers import TOY, dumped_ids, metrics_of, run, weights_of, without_clock
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from flashreinforce_molt.config import SettingError
@@ -40,11 +40,7 @@ def test_a_run_leaves_everything_that_the_contract_names(tmp_path: Path) -> None
 
 def test_every_position_of_the_data_order_is_trained_at_most_once(tmp_path: Path) -> None:
     run(tmp_path / "run", "telemetry.dump_trajectories=8", "engine.workers=2", *NO_EVALUATION)
-    ids = [
-        trajectory.trajectory_id
-        for path in sorted((tmp_path / "run" / "trajectories").iterdir())
-        for trajectory in load_trajectories(path)
-    ]
+    ids = dumped_ids(tmp_path / "run")
     assert len(ids) == len(set(ids)) == 48
 
 
@@ -182,11 +178,7 @@ def test_a_lost_episode_is_played_again_as_often_as_is_asked(tmp_path: Path) -> 
     last = metrics_of(tmp_path / "run")[-1]
     assert last["dropped_total"] == 0
     assert last["retried"] >= 10
-    trained = [
-        trajectory.trajectory_id
-        for path in (tmp_path / "run/trajectories").glob("update_*.safetensors")
-        for trajectory in load_trajectories(path)
-    ]
+    trained = dumped_ids(tmp_path / "run")
     assert len(set(trained)) == len(trained) == 48
     assert sum(i % 3 == 2 for i in trained) > 10
 
@@ -217,11 +209,7 @@ def test_a_killed_worker_is_started_again_and_loses_no_trajectory(tmp_path: Path
     assert lines[-1]["worker_restarts"] == 1
     assert 1 <= lines[-1]["reissued"] <= 16 + 4
     assert lines[-1]["dropped_total"] == 0
-    trained = [
-        trajectory.trajectory_id
-        for path in sorted((tmp_path / "run/trajectories").glob("update_*.safetensors"))
-        for trajectory in load_trajectories(path)
-    ]
+    trained = dumped_ids(tmp_path / "run")
     assert len(trained) == len(set(trained)) == 12 * 8
     assert 30 in trained  # the one that killed its worker, played again
 

@@ -271,16 +271,16 @@ ROW = {
 """A row as `flashreinforce-molt prepare` writes it and Molt's data set hands it on."""
 
 
-def play_row(runner, tokenizer, *turns):
+def play_row(runner, tokenizer, *turns, label=None, max_length=4000):
     from vllm import SamplingParams
 
     async def played():
         try:
             return await runner.execute(
                 prompt=ROW["prompt"],
-                label=ROW["reward_model"],
+                label=label or ROW["reward_model"],
                 sampling_params=SamplingParams(max_tokens=300, logprobs=1),
-                max_length=4000,
+                max_length=max_length,
                 hf_tokenizer=tokenizer,
                 llm_engine=ScriptedEngine(tokenizer, *turns),
             )
@@ -320,8 +320,6 @@ def test_python_is_called_and_its_output_read(byte_tokenizer):
 
 def test_a_game_of_alfworld_is_won_by_its_walkthrough(byte_tokenizer, tmp_path, monkeypatch):
     pytest.importorskip("alfworld", reason="needs the games' package: pip install -e '.[alfworld]'")
-    from vllm import SamplingParams
-
     script = Path(__file__).parents[2] / "scripts" / "build_alfworld_games.py"
     counts = ["--train", "6", "--valid-seen", "6", "--valid-unseen", "6"]
     subprocess.run([sys.executable, script, tmp_path / "games", *counts], check=True)
@@ -331,20 +329,7 @@ def test_a_game_of_alfworld_is_won_by_its_walkthrough(byte_tokenizer, tmp_path, 
     way = json.loads(Path(game_file(tmp_path / "games", task)).read_text("utf-8"))["walkthrough"]
     turns = ["I think. <action>dance</action>", *(f"<action>{command}</action>" for command in way)]
 
-    async def played():
-        try:
-            return await runner.execute(
-                prompt="unused",
-                label=task_label(task),
-                sampling_params=SamplingParams(max_tokens=100, logprobs=1),
-                max_length=20_000,
-                hf_tokenizer=byte_tokenizer,
-                llm_engine=ScriptedEngine(byte_tokenizer, *turns),
-            )
-        finally:
-            await runner.suite.close()
-
-    trajectory = asyncio.run(played())
+    trajectory = play_row(runner, byte_tokenizer, *turns, label=task_label(task), max_length=20_000)
     assert (trajectory.reward, trajectory.extra_logs["failed"]) == (1.0, 0.0)
     assert len(trajectory.action_ranges) == len(turns)
     assert trajectory.extra_logs["env_turns"] == len(turns)
